@@ -5,8 +5,9 @@ import sqlite3
 import stat
 import threading
 from collections import Counter, deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def test_the_wal_stays_small_while_reads_follow_each_other_without_a_gap(
     monkeypatch.setattr(sqlite_writer, "sleep", next_reader)
 
     sizes = []
-    for _ in range(30):
+    for _ in range(36):
         enqueue(store, 100)
         enqueue(store, 1)  # answered after the checkpoint, which changes readers by itself
         sizes.append(wal.stat().st_size)
@@ -150,7 +151,9 @@ def test_the_log_is_copied_into_the_file_only_while_nobody_else_can_write(
 
     enqueue(sqlite_store)
     writer = sqlite_writer.Writer(
-        lambda: sqlite3.connect(sqlite_path, factory=Copying, isolation_level=None),
+        lambda: sqlite3.connect(
+            sqlite_path, factory=Copying, isolation_level=None, check_same_thread=False
+        ),
         path=sqlite_path,
         timeout_s=PATIENCE_S,
     )
@@ -248,7 +251,7 @@ def test_work_that_fails_fails_alone(sqlite_store: SqliteStore) -> None:
         waiting = []
         for work in (partial(count, "before"), fail, partial(count, "after")):
             waiting.append(pool.submit(writer.run, work))
-            until(lambda: writer._tasks.qsize() == len(waiting), "the work is queued")
+            until(lambda: len(writer._tasks) == len(waiting), "the work is queued")
         gate.set()
         before, failed, after = waiting
 
@@ -351,7 +354,9 @@ def test_after_a_failed_checkpoint_the_writer_goes_on(
 
     sqlite_path.with_name(sqlite_path.name + "-wal").write_bytes(b"")
     writer = sqlite_writer.Writer(
-        lambda: sqlite3.connect(":memory:", factory=Failing, isolation_level=None),
+        lambda: sqlite3.connect(
+            ":memory:", factory=Failing, isolation_level=None, check_same_thread=False
+        ),
         path=sqlite_path,
         timeout_s=3.0,
     )
@@ -363,30 +368,158 @@ def test_after_a_failed_checkpoint_the_writer_goes_on(
 def test_a_failed_commit_of_work_that_nobody_waits_for_does_not_end_the_writer(
     sqlite_path: Path,
 ) -> None:
-    has_given_up, has_failed = threading.Event(), threading.Event()
+    commits = 0
 
-    class Failing(sqlite3.Connection):
+    class FailsSecond(sqlite3.Connection):
         def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
-            if statement == "COMMIT" and not has_failed.is_set():
-                has_failed.set()
+            nonlocal commits
+            commits += statement == "COMMIT"
+            if statement == "COMMIT" and commits == 2:
                 raise sqlite3.OperationalError("disk I/O error")
-            cursor = super().execute(statement, *parameters)
-            if statement == "BEGIN IMMEDIATE" and not has_failed.is_set():
-                assert has_given_up.wait(PATIENCE_S)
-            return cursor
+            return super().execute(statement, *parameters)
 
-    writer = sqlite_writer.Writer(
-        lambda: sqlite3.connect(":memory:", factory=Failing, isolation_level=None),
-        path=sqlite_path,
-        timeout_s=PATIENCE_S,
-    )
+    with _writer(sqlite_path, FailsSecond) as writer:
+        with _busy(writer), pytest.raises(StoreUnavailable), waiting_at_most(0.05):
+            writer.run(lambda connection: None)
+        until(lambda: commits == 2, "the thread has committed without a caller")
+
+        assert writer.run(lambda connection: "written") == "written"
+
+
+# --- Who writes ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _writer(
+    path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> Iterator[sqlite_writer.Writer]:
+    """A writer of an empty database in memory."""
+
+    def connect_once() -> sqlite3.Connection:
+        return sqlite3.connect(
+            ":memory:", factory=factory, isolation_level=None, check_same_thread=False
+        )
+
+    writer = sqlite_writer.Writer(connect_once, path=path, timeout_s=PATIENCE_S)
+    yield writer
+    writer.close()
+
+
+@contextmanager
+def _busy(writer: sqlite_writer.Writer) -> Iterator[None]:
+    """Another thread writes meanwhile."""
+    holding, gate = threading.Event(), threading.Event()
+
+    def hold(_: sqlite3.Connection) -> None:
+        holding.set()
+        assert gate.wait(PATIENCE_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(writer.run, hold)
+        assert holding.wait(PATIENCE_S)
+        yield
+        gate.set()
+        held.result(PATIENCE_S)
+
+
+def _name_of_thread(_: sqlite3.Connection) -> str:
+    return threading.current_thread().name
+
+
+def test_a_caller_writes_in_its_own_thread_unless_others_write(sqlite_path: Path) -> None:
+    with _writer(sqlite_path) as writer, ThreadPoolExecutor(2) as pool:
+        alone = writer.run(_name_of_thread)
+        with _busy(writer):
+            waiting = [pool.submit(writer.run, _name_of_thread) for _ in range(2)]
+            until(lambda: len(writer._tasks) == 2, "both wait")
+
+        assert alone == threading.current_thread().name
+        assert [each.result(PATIENCE_S) for each in waiting] == ["tenure-sqlite"] * 2
+
+
+def test_no_caller_overtakes_work_that_waits(sqlite_path: Path) -> None:
+    order: list[str] = []
+    with _writer(sqlite_path) as writer, ThreadPoolExecutor(1) as pool:
+        with _busy(writer):
+            first = pool.submit(writer.run, lambda _: order.append("first"))
+            until(lambda: len(writer._tasks) == 1, "it waits")
+        writer.run(lambda _: order.append("second"))
+        first.result(PATIENCE_S)
+
+    assert order == ["first", "second"]
+
+
+def test_an_interrupted_caller_leaves_the_file_to_others(sqlite_path: Path) -> None:
+    def interrupt(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE half (x)")
+        raise KeyboardInterrupt
+
+    with _writer(sqlite_path) as writer:
+        with pytest.raises(KeyboardInterrupt):
+            writer.run(interrupt)
+
+        tables = writer.run(lambda each: each.execute("SELECT * FROM sqlite_master").fetchall())
+
+    assert tables == []
+
+
+def test_a_signal_handler_that_closes_does_not_wait_for_the_write_it_interrupts(
+    sqlite_path: Path,
+) -> None:
+    with _writer(sqlite_path) as writer:
+        writer.run(lambda _: writer.close())
+
+        with pytest.raises(Closed):
+            writer.run(_name_of_thread)
+
+
+@spec("K6")
+def test_a_statement_ends_at_the_deadline_of_its_caller_and_changes_nothing(
+    sqlite_store: SqliteStore,
+) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT max(i) FROM n"
+    before = sqlite_store.jobs.load([]).epoch
+
+    def work(connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE tenure_meta SET epoch = epoch + 1")
+        connection.execute(endless)
 
     with pytest.raises(StoreUnavailable), waiting_at_most(0.05):
-        writer.run(lambda connection: None)
-    has_given_up.set()
+        sqlite_store.database.writer.run(work)
 
-    assert writer.run(lambda connection: "written") == "written"
-    writer.close()
+    assert sqlite_store.jobs.load([]).epoch == before
+    assert sqlite_store.raise_epoch() == before + 1
+
+
+@spec("K6", "K15")
+def test_only_the_caller_whose_own_flush_hangs_waits_longer_than_its_deadline(
+    sqlite_path: Path,
+) -> None:
+    flushing, flushed = threading.Event(), threading.Event()
+    carried_out: list[str] = []
+
+    class Hanging(sqlite3.Connection):
+        def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+            if statement == "COMMIT":
+                flushing.set()
+                assert flushed.wait(PATIENCE_S)
+            return super().execute(statement, *parameters)
+
+    def write_in_time(name: str) -> None:
+        with waiting_at_most(0.05):
+            writer.run(lambda _: carried_out.append(name))
+
+    with _writer(sqlite_path, Hanging) as writer, ThreadPoolExecutor(1) as pool:
+        hangs = pool.submit(write_in_time, "hangs")
+        assert flushing.wait(PATIENCE_S)
+
+        with pytest.raises(StoreUnavailable):
+            write_in_time("is withdrawn")
+        assert not hangs.done()
+        flushed.set()
+        hangs.result(PATIENCE_S)
+
+    assert carried_out == ["hangs"]
 
 
 @pytest.mark.process

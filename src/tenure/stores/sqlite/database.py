@@ -1,4 +1,4 @@
-"""A SQLite file: its readers, and its one writer, a thread of this process.
+"""A SQLite file: its readers, and the one connection that writes.
 
 Safe with several processes on one file. Refuses network filesystems, and use across a fork. Every
 write starts IMMEDIATE; readers cannot write at all.
@@ -24,12 +24,9 @@ from tenure.stores.sql.statements import Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS
 from tenure.stores.sqlite.change_watch import ChangeWatch
 from tenure.stores.sqlite.file import PACKAGE, SqliteTransaction, connect, translated
-from tenure.stores.sqlite.writer import LOCK_SLICE_S, Writer
+from tenure.stores.sqlite.writer import LOCK_SLICE_S, STEPS_BETWEEN_CLOCK_CHECKS, Writer
 
 MAX_IDLE_READERS = 4
-
-STEPS_BETWEEN_CLOCK_CHECKS = 20_000
-"""Steps of SQLite's virtual machine; they take about a millisecond."""
 
 # From 3.43 on SQLite knows the size of a text without reading it.
 _SIZE = "octet_length({})" if sqlite3.sqlite_version_info >= (3, 43) else "length(CAST({} AS blob))"
@@ -171,7 +168,7 @@ class SqliteDatabase(OpenSqlite):
         self.writer.checkpoint_soon()
 
     def close(self) -> None:
-        """End the writer and close every connection."""
+        """Finish what is being written and close every connection."""
         if self.closed or not self.is_ours:
             return
         self.closed = True

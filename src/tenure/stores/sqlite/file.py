@@ -199,7 +199,8 @@ def translated(path: Path, *, committing: bool = False) -> Iterator[None]:
             ) from problem
         if code == sqlite3.SQLITE_INTERRUPT:
             raise StoreUnavailable(
-                f"{path} was not read in time", hint="ask for less, or narrow it down"
+                f"{path} did not answer in time",
+                hint="ask for less, or send the same request again",
             ) from problem
         if committing and code != sqlite3.SQLITE_BUSY:
             raise OutcomeUnknown(

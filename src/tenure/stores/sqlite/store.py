@@ -1,4 +1,4 @@
-"""SQLite: one file, one writer thread per process, durable to the disk."""
+"""SQLite: one file, one write at a time per process, durable to the disk."""
 
 import json
 import os

@@ -1,16 +1,20 @@
-"""The one writer of a SQLite file in this process: a thread with a queue, and group commit.
+"""The writes of this process to a SQLite file: one at a time, in order of arrival, grouped.
 
-SQLite lets one connection write at a time and wakes waiting ones in any order; a queue is fair.
-Work that arrives during a commit shares the next one. Work must be repeatable: when one piece of a
+SQLite lets one connection write at a time and wakes waiting ones in any order; a queue is fair. A
+caller that finds nothing queued and nothing running writes in its own thread: to hand its work to
+another one and back took as long as the work. All others wait for the thread `tenure-sqlite`, and
+work that arrives during a commit shares the next one. Work must be repeatable: when one piece of a
 group fails, the group is rolled back and each piece runs alone.
 
-No caller waits longer than its deadline. [K6] Work that has not started by then is withdrawn and
-never runs; the outcome of work that has started is unknown.
+No caller waits for the file's lock, for other work or for a statement longer than its deadline.
+[K6] Work that has not started by then is withdrawn and never runs. Only the flush of a caller's own
+commit has no limit: no thread can be called back from it. [K15]
 """
 
-import queue
+import os
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
@@ -35,9 +39,12 @@ READERS_WAIT_S = 0.05
 """How long such a checkpoint waits each time. Readers that start meanwhile are not in its way, so
 that it is enough to wait for the longest read. No process writes during this time."""
 
-LOCK_SLICE_S = 0.5
+LOCK_SLICE_S = 0.1
 """How long SQLite waits for the file's lock at a time; then the writer checks whether a caller
 still waits."""
+
+STEPS_BETWEEN_CLOCK_CHECKS = 20_000
+"""Steps of SQLite's virtual machine; they take about a millisecond."""
 
 GRACE_S = 0.25
 """How much longer a caller waits for work that is being written at its deadline: this process may
@@ -75,21 +82,36 @@ class Writer:
         self._path = path
         self._timeout_s = timeout_s
         self._checkpoint_at = CHECKPOINT_AT_BYTES
-        self._wal = path.with_name(path.name + "-wal")
+        self._log = f"{path}-wal"
         self._connection: sqlite3.Connection | None = None
-        self._tasks: queue.SimpleQueue[_Task[Any] | None] = queue.SimpleQueue()
-        self._closing = threading.Lock()
-        self._closed = False
+        self._until: Deadline | None = None  # of the work that runs
+        self._tasks: deque[_Task[Any]] = deque()
+        self._condition = threading.Condition()
+        self._writing: int | None = None  # the thread that uses the connection
+        self._wants_checkpoint = self._closed = False
         self._thread = threading.Thread(target=self._serve, name="tenure-sqlite", daemon=True)
         self._thread.start()
 
     def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Do the work in a transaction; it is on the disk when this returns."""
-        task = _Task[_T](work, deadline(self._timeout_s))
-        with self._closing:
-            if self._closed:
-                raise Closed
-            self._tasks.put(task)
+        until, me, is_mine = deadline(self._timeout_s), threading.get_ident(), False
+        task: _Task[_T] | None = None
+        try:
+            with self._condition:
+                if self._closed:
+                    raise Closed
+                is_mine = not (self._writing or self._has_work())
+                if is_mine:
+                    self._writing = me
+                else:
+                    task = _Task(work, until)
+                    self._tasks.append(task)
+                    self._condition.notify()
+            if task is None:
+                return self._transact(work, until)
+        finally:  # around the lock too: a signal handler may raise anywhere
+            if is_mine:
+                self._leave()
         return self._answer(task)
 
     def _answer(self, task: _Task[_T]) -> _T:
@@ -106,38 +128,59 @@ class Writer:
             f"{self._path} has not finished a write in time", hint="send the same request again"
         )
 
+    def _leave(self) -> None:
+        """Let others write."""
+        if self._is_checkpoint_due(self._log_size()):
+            self._wants_checkpoint = True
+        # Without the lock, so that an interrupt at this point blocks no one.
+        self._writing = None
+        if self._has_work():
+            with self._condition:
+                self._condition.notify()
+
     def close(self) -> None:
-        """Finish what is queued, then end."""
-        with self._closing:
-            if not self._closed:
-                self._closed = True
-                self._tasks.put(None)
-        self._thread.join()
+        """Finish what is queued, then end. A signal handler that closes does not wait for the write
+        that it interrupts."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        if self._writing != threading.get_ident():
+            self._thread.join()
+
+    # --- the thread for work that waits, and for checkpoints -------------------------------------
 
     def _serve(self) -> None:
         while True:
-            group = self._next_group()
-            self._settle([task for task in group if task is not None])
-            if self._connection is not None:
-                self._checkpoint(self._connection)  # now that the callers have their answers
-            if None in group:
+            with self._condition:
+                while self._writing or not self._has_work():
+                    self._condition.wait()
+                group = [self._tasks.popleft() for _ in range(min(MAX_GROUP, len(self._tasks)))]
+                is_last = self._closed and not group
+                self._writing = threading.get_ident()
+            if self._wants_checkpoint:
+                self._checkpoint()  # now that those who wrote have their answers
+            self._settle(group)
+            if is_last:
                 self._drop_connection()
                 return
+            self._leave()
 
-    def _next_group(self) -> list[_Task[Any] | None]:
-        group = [self._tasks.get()]
-        while group[-1] is not None and len(group) < MAX_GROUP:
-            try:
-                group.append(self._tasks.get_nowait())
-            except queue.Empty:
-                break
-        return group
+    def _has_work(self) -> bool:
+        return bool(self._tasks) or self._wants_checkpoint or self._closed
 
     def _settle(self, tasks: Sequence[_Task[Any]]) -> None:
         """Run the tasks in one transaction, or each in its own when one of them fails."""
+        if not tasks:
+            return
         running: list[_Task[Any]] = []
+
+        def run_all(connection: sqlite3.Connection) -> list[Any]:
+            running.extend(task for task in tasks if task.may_run())
+            return [task.work(connection) for task in running]
+
         try:
-            results = self._transact(tasks, running)
+            last = Deadline(max(task.deadline.until_s for task in tasks))
+            results = self._transact(run_all, last)
         except Exception as failure:  # handed to the caller; this thread keeps running
             failed = running or [task for task in tasks if task.may_run()]
             if len(failed) > 1 and running and not isinstance(failure, OutcomeUnknown):
@@ -150,41 +193,42 @@ class Writer:
         for task, result in zip(running, results, strict=True):
             task.answer.set_result(result)
 
-    def _transact(self, tasks: Sequence[_Task[Any]], running: list[_Task[Any]]) -> list[Any]:
-        """Run the tasks whose callers still wait once the lock is held. Adds them to `running`, and
-        returns their results."""
-        if not tasks:
-            return []
+    # --- the connection, for the thread that writes ----------------------------------------------
+
+    def _transact(self, work: Callable[[sqlite3.Connection], _T], until: Deadline) -> _T:
+        """Run the work in a transaction of its own, if the lock is free by then."""
         try:
             with translated(self._path):
-                if self._connection is None:
-                    self._connection = self._connect()
-                if not self._begin(self._connection, tasks):
-                    return []
-                running += [task for task in tasks if task.may_run()]
-                results = [task.work(self._connection) for task in running]
+                self._until = until
+                connection = self._connection or self._open()
+                self._begin(connection, until)
+                result = work(connection)
             with translated(self._path, committing=True):
-                self._connection.execute("COMMIT")
+                connection.execute("COMMIT")
         except BaseException:
             # How much SQLite has rolled back depends on the error: roll everything back, and use a
             # new connection next time.
             self._drop_connection()
             raise
-        return results
+        return result
 
-    def _begin(self, connection: sqlite3.Connection, tasks: Sequence[_Task[Any]]) -> bool:
-        """Take the lock. Returns False if no caller waits any more."""
+    def _open(self) -> sqlite3.Connection:
+        self._connection = connection = self._connect()
+        # Ends a statement at the deadline: SQLite itself has no time-out for statements. [K6]
+        connection.set_progress_handler(
+            lambda: self._until is not None and self._until.has_passed, STEPS_BETWEEN_CLOCK_CHECKS
+        )
+        return connection
+
+    def _begin(self, connection: sqlite3.Connection, until: Deadline) -> None:
         while True:
             try:
                 connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as problem:
-                is_locked = error_code(problem) == sqlite3.SQLITE_BUSY
-                if not is_locked or all(task.deadline.has_passed for task in tasks):
+                if error_code(problem) != sqlite3.SQLITE_BUSY or until.has_passed:
                     raise
-                if all(task.answer.cancelled() for task in tasks):
-                    return False
             else:
-                return True
+                return
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
@@ -195,13 +239,15 @@ class Writer:
                 self._connection.close()
             self._connection = None
 
+    # --- the write-ahead log ---------------------------------------------------------------------
+
     def checkpoint_soon(self) -> None:
         """Checkpoint after the current write of any process, if the log is large: for writes on a
         connection of the application, after which this writer would not check the log."""
-        with self._closing:
-            is_idle = not self._closed and self._tasks.empty()
-            if is_idle and self._is_checkpoint_due(self._log_size()):
-                self._tasks.put(_Task(lambda connection: None, deadline(self._timeout_s)))
+        with self._condition:
+            if not self._closed and self._is_checkpoint_due(self._log_size()):
+                self._wants_checkpoint = True
+                self._condition.notify()
 
     def _is_checkpoint_due(self, size: int) -> bool:
         if size < CHECKPOINT_AT_BYTES:  # a write has started the log anew
@@ -210,11 +256,11 @@ class Writer:
 
     def _log_size(self) -> int:
         try:
-            return self._wal.stat().st_size
+            return os.stat(self._log).st_size  # noqa: PTH116 - half the time of Path.stat
         except FileNotFoundError:
             return 0
 
-    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+    def _checkpoint(self) -> None:
         """Copy the log into the file when it is large; the next write starts the log anew. If a
         reader is in the way, the log grows by `CHECKPOINT_AT_BYTES` before the next try. Among
         overlapping readers no try would ever succeed, so a large log is worth a wait.
@@ -224,12 +270,14 @@ class Writer:
         each copies without the lock if another connection has it. So one connection takes the lock
         and a second one copies.
         """
+        self._wants_checkpoint = False
         size = self._log_size()
         if not self._is_checkpoint_due(size):
             return
         waits = 2 if size >= PATIENT_CHECKPOINT_AT * CHECKPOINT_AT_BYTES else 0
         self._checkpoint_at = CHECKPOINT_AT_BYTES + size
         with suppress(sqlite3.Error), closing(self._connect()) as copying:
+            connection = self._connection or self._open()
             connection.execute("BEGIN IMMEDIATE")
             try:
                 copying.execute(_COPY)
