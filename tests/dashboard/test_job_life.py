@@ -13,7 +13,7 @@ from tenure.core.job import Progress
 from tenure.core.outcomes import Refused
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import CancelMode, OnLost, ReleaseKind
-from tenure.dashboard.job_life import MAX_LANES, Life, Phase, Sign, life_of
+from tenure.dashboard.job_life import MAX_LANES, JobPhase, Life, Sign, life_of
 from tenure.dashboard.life_picture import (
     MARK_DISTANCE,
     MAX_MARK_LINES,
@@ -38,7 +38,7 @@ def observe(driver: Driver, command: Command) -> None:
         driver.observations.append(outcome.observation)
 
 
-def phases(of: Life) -> list[list[Phase]]:
+def phases(of: Life) -> list[list[JobPhase]]:
     return [[span.phase for span in lane.spans] for lane in of.lanes]
 
 
@@ -64,7 +64,7 @@ def test_a_plain_success_is_one_lane_from_its_wait_to_its_end() -> None:
 
     found = life(driver)
 
-    assert phases(found) == [[Phase.QUEUED, Phase.CLAIMED, Phase.RUNNING]]
+    assert phases(found) == [[JobPhase.QUEUED, JobPhase.CLAIMED, JobPhase.RUNNING]]
     assert signs(found) == [[Sign.ENQUEUED, Sign.CLAIMED, Sign.STARTED, Sign.SUCCEEDED]]
     assert [span.end - span.start for span in found.lanes[0].spans] == [
         seconds(1),
@@ -88,7 +88,7 @@ def test_a_retry_is_a_lane_of_its_own_that_begins_with_its_delay() -> None:
 
     found = life(driver)
 
-    assert phases(found)[1] == [Phase.DELAYED, Phase.QUEUED, Phase.RUNNING]
+    assert phases(found)[1] == [JobPhase.DELAYED, JobPhase.QUEUED, JobPhase.RUNNING]
     first, second = found.lanes
     assert first.end is not None
     assert (first.end.sign, first.end.what) == (Sign.RETRIED, "Attempt failed")
@@ -110,11 +110,11 @@ def test_an_expired_lease_is_silent_until_it_is_recorded_and_its_late_result_is_
 
     first, second = found.lanes
     assert [span.phase for span in first.spans] == [
-        Phase.QUEUED,
-        Phase.CLAIMED,
-        Phase.RUNNING,
-        Phase.SILENT,
-        Phase.LATE,
+        JobPhase.QUEUED,
+        JobPhase.CLAIMED,
+        JobPhase.RUNNING,
+        JobPhase.SILENT,
+        JobPhase.LATE,
     ]
     assert first.spans[3].start == first.spans[0].end + seconds(10.5)  # a start renews
     assert first.marks[-1].sign is Sign.REFUSED
@@ -135,7 +135,7 @@ def test_renewals_checkpoints_and_progress_are_on_the_lease() -> None:
 
     lane = found.lanes[0]
     assert (len(lane.renewals), lane.renewal_count) == (4, 4)
-    assert [span.phase for span in lane.spans].count(Phase.RUNNING) == 1
+    assert [span.phase for span in lane.spans].count(JobPhase.RUNNING) == 1
     assert [mark.sign for mark in lane.marks][3:] == [Sign.PROGRESS] * 3 + [Sign.CHECKPOINT]
     assert "2 of 3" in lane.marks[5].why
 
@@ -147,8 +147,8 @@ def test_a_running_job_reaches_to_now_and_its_lease_ahead_of_it() -> None:
     found = life(driver)
 
     *_, run, ahead = found.lanes[0].spans
-    assert (run.phase, run.end) == (Phase.RUNNING, driver.now)
-    assert (ahead.phase, ahead.start) == (Phase.AHEAD, driver.now)
+    assert (run.phase, run.end) == (JobPhase.RUNNING, driver.now)
+    assert (ahead.phase, ahead.start) == (JobPhase.AHEAD, driver.now)
     assert found.now == driver.now
 
 
@@ -158,7 +158,7 @@ def test_a_lease_that_is_over_by_now_is_silent_before_anybody_records_it() -> No
 
     found = life(driver)
 
-    assert phases(found) == [[Phase.QUEUED, Phase.CLAIMED, Phase.RUNNING, Phase.SILENT]]
+    assert phases(found) == [[JobPhase.QUEUED, JobPhase.CLAIMED, JobPhase.RUNNING, JobPhase.SILENT]]
     assert found.lanes[0].spans[-1].end - found.lanes[0].spans[-1].start == seconds(4)
 
 
@@ -171,7 +171,7 @@ def test_a_soft_cancel_is_marked_and_the_rest_of_the_run_is_stopping() -> None:
 
     found = life(driver)
 
-    assert phases(found)[0][-2:] == [Phase.RUNNING, Phase.STOPPING]
+    assert phases(found)[0][-2:] == [JobPhase.RUNNING, JobPhase.STOPPING]
     asked, ended = found.lanes[0].marks[-2:]
     assert (asked.sign, asked.who) == (Sign.CANCEL_REQUESTED, "operator:olga")
     assert "wrong order" in asked.why
@@ -212,9 +212,9 @@ def test_a_held_job_is_held_in_the_lane_of_its_attempt_until_an_operator_requeue
 
     first, second = life(driver).lanes
 
-    assert [span.phase for span in first.spans][-2:] == [Phase.SILENT, Phase.HELD]
+    assert [span.phase for span in first.spans][-2:] == [JobPhase.SILENT, JobPhase.HELD]
     assert [mark.sign for mark in first.marks][-1] is Sign.LOST
-    assert (second.spans[0].phase, second.marks[0].who) == (Phase.QUEUED, "operator:olga")
+    assert (second.spans[0].phase, second.marks[0].who) == (JobPhase.QUEUED, "operator:olga")
 
 
 def test_a_reclaimed_job_begins_a_lane_without_a_wait() -> None:
@@ -236,7 +236,7 @@ def test_a_job_of_a_flow_waits_for_its_parents_first() -> None:
 
     found = life(driver)
 
-    assert phases(found) == [[Phase.WAITING, Phase.QUEUED]]
+    assert phases(found) == [[JobPhase.WAITING, JobPhase.QUEUED]]
     assert signs(found) == [[Sign.ENQUEUED, Sign.READY]]
 
 
@@ -251,7 +251,7 @@ def test_pruned_renewals_are_still_counted_and_leave_no_silence() -> None:
     lane = life(driver).lanes[0]
 
     assert (lane.renewals, lane.renewal_count) == ([], 20)
-    assert Phase.SILENT not in [span.phase for span in lane.spans]
+    assert JobPhase.SILENT not in [span.phase for span in lane.spans]
 
 
 def tried(times: int) -> Driver:
@@ -406,4 +406,4 @@ def test_a_run_of_milliseconds_and_one_of_weeks_fill_the_picture_alike(length_s:
 
     row = picture_of(life(driver)).rows[0]
 
-    assert next(bar for bar in row.bars if bar.phase is Phase.RUNNING).width > 90
+    assert next(bar for bar in row.bars if bar.phase is JobPhase.RUNNING).width > 90

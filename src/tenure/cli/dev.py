@@ -74,7 +74,7 @@ def watch_of(app: str) -> Watch:
     raise CouldNotRun(f"there is no module {top[:60]!a}; run this where `import {top[:60]}` works")
 
 
-class Child:
+class DevProcess:
     """A process in a session of its own: Ctrl-C reaches it only through us, and only once."""
 
     def __init__(
@@ -120,12 +120,12 @@ class Reloader:
         words: Sequence[str],
         environment: Mapping[str, str],
         watch: Watch,
-        dashboard: Child | None,
+        dashboard: DevProcess | None,
     ) -> None:
         # The worker has the one end and notices when the other is closed, with this process. [DB14]
         lifeline, self._held_open = os.pipe()
         words = [*words, "--stop-when-closed", str(lifeline)]
-        self._worker = Child(words, environment, pipe=lifeline)
+        self._worker = DevProcess(words, environment, pipe=lifeline)
         self._watch = watch
         self._dashboard = dashboard
         self._is_stopping = False
@@ -227,7 +227,7 @@ def dev(
     # Compiled files record the source's time in whole seconds: two quick saves would look the same.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     about = [app, str(port), str(os.getpid()), *([] if cli.url is None else [cli.url])]
-    dashboard = None if no_dashboard else Child(["tenure.cli.dev", *about], environment)
+    dashboard = None if no_dashboard else DevProcess(["tenure.cli.dev", *about], environment)
     raise SystemExit(Reloader(["tenure", *words], environment, watch_of(app), dashboard).run())
 
 

@@ -23,7 +23,7 @@ INTERRUPTED = 128 + signal.SIGINT
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 
 
-class Refusal(click.ClickException):
+class CommandRefused(click.ClickException):
     """The request was understood and refused: exit code 1."""
 
     exit_code = REFUSED
@@ -39,13 +39,13 @@ class Refusal(click.ClickException):
             click.echo(printable(line), err=True)
 
 
-class CouldNotRun(Refusal):
+class CouldNotRun(CommandRefused):
     """The command could not do its work: exit code 2."""
 
     exit_code = COULD_NOT_RUN
 
 
-class Interrupted(Refusal):
+class Interrupted(CommandRefused):
     """The user pressed Ctrl-C: exit code 130, as shells report it."""
 
     exit_code = INTERRUPTED
@@ -53,17 +53,17 @@ class Interrupted(Refusal):
 
 def refuse(message: str, details: Sequence[str] = ()) -> NoReturn:
     """End with exit code 1."""
-    raise Refusal(message, details)
+    raise CommandRefused(message, details)
 
 
 @contextmanager
-def reported_errors(*, out_of_scope: type[Refusal] = Refusal) -> Iterator[None]:
+def reported_errors(*, out_of_scope: type[CommandRefused] = CommandRefused) -> Iterator[None]:
     """Errors of Tenure end the command in one line with exit code 2; but what the token, or the
     status of a job or flow, does not allow is refused with 1."""
     try:
         yield
     except (Conflict, UnknownJob, UnreadableRow) as refused:
-        raise Refusal(str(refused)) from refused
+        raise CommandRefused(str(refused)) from refused
     except RequestRefused as refused:
         is_refusal = refused.reason == ProblemCode.OUT_OF_SCOPE
         raise (out_of_scope if is_refusal else CouldNotRun)(str(refused)) from refused

@@ -208,7 +208,7 @@ class JobShown(msgspec.Struct, frozen=True, kw_only=True):
     observations: list[ObservationRecord]
 
 
-class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
+class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
     """A job's log, and what was observed beside it."""
 
     events: list[EventRecord]
@@ -254,7 +254,7 @@ def show_job(cli: Invocation, bodies: bool, job_id: str) -> None:
     print_traceback(job)
 
 
-@command(jobs, "events", json=JobHistory, namespace=job_namespace_option)
+@command(jobs, "events", json=JobEvents, namespace=job_namespace_option)
 @job_argument
 def job_events(cli: Invocation, job_id: str) -> None:
     """Show the stored events of a job's history, one line each.
@@ -267,7 +267,7 @@ def job_events(cli: Invocation, job_id: str) -> None:
     seen = cli.store.jobs.observations(job.id)
     if cli.as_json:
         print_json(
-            JobHistory(
+            JobEvents(
                 events=[event_record(event) for event in events],
                 observations=[observation_record(each, bodies=False) for each in seen],
             )

@@ -615,7 +615,7 @@ class DeadLetters(_Operator):
         return run(self._channel.loading(JobId(job_id)))
 
 
-class Views:
+class ApplicationViews:
     """What the jobs of an application's namespace are and were: its own lists."""
 
     channel: Channel

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from tenure.client.administration import DeadLetters, Jobs, Kinds, Queues, Views, Workers
+from tenure.client.administration import ApplicationViews, DeadLetters, Jobs, Kinds, Queues, Workers
 from tenure.client.channel import Channel, Link
 from tenure.client.flows import Flow, Flows, chain_of
 from tenure.client.functions import (
@@ -89,7 +89,7 @@ JOB_OPTION_NAMES = frozenset(JobOptions.__annotations__)
 _TIMING = SCHEDULE_OPTION_NAMES - {"cron"}
 
 
-class Application(Views):
+class Application(ApplicationViews):
     """Job functions by kind, and a connection that is opened when needed. See `tenure.Tenure`."""
 
     def __init__(self, connect: Callable[[], Link], *, namespace: str, name: str) -> None:

@@ -19,7 +19,7 @@ from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
 from tenure.dashboard.pages import ACTIONS, PAGES
 from tenure.dashboard.rendering import StaticFiles, make_environment, url
-from tenure.dashboard.sessions import NONCE_BYTES, Session, Signer, new_session
+from tenure.dashboard.sessions import NONCE_BYTES, BrowserSession, Signer, new_session
 from tenure.dashboard.settings import DashboardSettings
 from tenure.dashboard.visits import (
     NONCE,
@@ -101,7 +101,7 @@ class _Pages:
         for page in PAGES:
             by_path.setdefault(page.path, {})[page.method] = page
         self._endpoints = Endpoints(
-            {path: _Endpoint(methods, self) for path, methods in by_path.items()}
+            {path: _PageEndpoint(methods, self) for path, methods in by_path.items()}
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -234,7 +234,7 @@ class _Pages:
             new_session=session if is_new else None,
         )
 
-    async def _principal(self, session: Session, page: Page) -> Principal | None:
+    async def _principal(self, session: BrowserSession, page: Page) -> Principal | None:
         """The principal of a session; None on a page that needs none. Its token is read again every
         few seconds. [DB4]"""
         if not self._settings.authenticated:
@@ -250,7 +250,7 @@ class _Pages:
         return None
 
     async def _form(
-        self, http: Request, memory: RequestMemory, session: Session
+        self, http: Request, memory: RequestMemory, session: BrowserSession
     ) -> tuple[tuple[str, str], ...]:
         """The fields of a form of this session. [DB6]"""
         if media_type(http) != FORM_TYPE:
@@ -340,7 +340,7 @@ class _Pages:
         return Response(body, status, headers, media_type="text/html")
 
 
-class _Endpoint:
+class _PageEndpoint:
     """The pages of one path, by method."""
 
     def __init__(self, methods: dict[str, Page], pages: _Pages) -> None:

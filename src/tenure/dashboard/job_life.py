@@ -29,7 +29,7 @@ MAX_LANES = 24
 """The newest are shown; hundreds of lanes would not be readable."""
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """What a job does for a while; also the class of its bar."""
 
     WAITING = "waiting"  # for its parents
@@ -44,8 +44,8 @@ class Phase(StrEnum):
     AHEAD = "ahead"  # what remains of a lease or a delay
 
 
-BUSY = frozenset({Phase.CLAIMED, Phase.RUNNING, Phase.STOPPING, Phase.SILENT})
-LEASED = frozenset({Phase.CLAIMED, Phase.RUNNING, Phase.STOPPING})
+BUSY = frozenset({JobPhase.CLAIMED, JobPhase.RUNNING, JobPhase.STOPPING, JobPhase.SILENT})
+LEASED = frozenset({JobPhase.CLAIMED, JobPhase.RUNNING, JobPhase.STOPPING})
 
 
 class Sign(StrEnum):
@@ -81,7 +81,7 @@ _RELEASES = frozenset({EventCause.RELEASED, EventCause.SNOOZED, EventCause.UNDEL
 class Span(msgspec.Struct, frozen=True, kw_only=True):
     """A phase from one instant to another; never empty."""
 
-    phase: Phase
+    phase: JobPhase
     start: Instant
     end: Instant
 
@@ -96,7 +96,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Lane(msgspec.Struct, kw_only=True):
+class AttemptLane(msgspec.Struct, kw_only=True):
     """One attempt with the wait before it; `attempt` is 0 before the job is claimed."""
 
     attempt: int = 0
@@ -118,9 +118,9 @@ class Lane(msgspec.Struct, kw_only=True):
         ends = [span.end for span in self.spans if span.phase in LEASED]
         if self.claimed_at is None or not ends or max(ends) <= self.claimed_at:
             return None
-        return Span(phase=Phase.CLAIMED, start=self.claimed_at, end=max(ends))
+        return Span(phase=JobPhase.CLAIMED, start=self.claimed_at, end=max(ends))
 
-    def add(self, phase: Phase, start: Instant, end: Instant) -> None:
+    def add(self, phase: JobPhase, start: Instant, end: Instant) -> None:
         """Add a phase, if it took any time. A renewal does not start another one."""
         last = self.spans[-1] if self.spans else None
         if last is not None and last.phase is phase and last.end == start:
@@ -128,11 +128,11 @@ class Lane(msgspec.Struct, kw_only=True):
         if start < end:
             self.spans.append(Span(phase=phase, start=start, end=end))
 
-    def add_leased(self, phase: Phase, start: Instant, end: Instant) -> None:
+    def add_leased(self, phase: JobPhase, start: Instant, end: Instant) -> None:
         """Add a phase under the lease; what is after its end is silence."""
         until = end if self.lease_until is None else max(start, min(end, self.lease_until))
         self.add(phase, start, until)
-        self.add(Phase.SILENT, until, end)
+        self.add(JobPhase.SILENT, until, end)
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,22 +141,22 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     start: Instant
     end: Instant
     now: Instant | None
-    lanes: tuple[Lane, ...]
+    lanes: tuple[AttemptLane, ...]
     left_out: int
 
 
-class _Reader:
+class _LogReader:
     """Reads a log from its first event to its last."""
 
     def __init__(self) -> None:
-        self.lanes = [Lane()]
+        self.lanes = [AttemptLane()]
         self.status: JobStatus | None = None
         self.since = Instant(0)
         self.run_at: Instant | None = None
         self.is_stopping = False
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> AttemptLane:
         return self.lanes[-1]
 
     def read(self, event: Event) -> None:
@@ -167,7 +167,7 @@ class _Reader:
             self.lane.lease_until = event.lease_expires_at or self.lane.lease_until
         self.close_phase(event.ts)
         if self._begins_lane(event):
-            self.lanes.append(Lane())
+            self.lanes.append(AttemptLane())
             self.is_stopping = False
         lane = self.lane
         if event.type in RENEWALS:
@@ -207,18 +207,18 @@ class _Reader:
         lane, since = self.lane, self.since
         match self.status:
             case JobStatus.WAITING:
-                lane.add(Phase.WAITING, since, end)
+                lane.add(JobPhase.WAITING, since, end)
             case JobStatus.QUEUED:
                 ready_at = max(since, min(end, self.run_at or since))
-                lane.add(Phase.DELAYED, since, Instant(ready_at))
-                lane.add(Phase.QUEUED, Instant(ready_at), end)
+                lane.add(JobPhase.DELAYED, since, Instant(ready_at))
+                lane.add(JobPhase.QUEUED, Instant(ready_at), end)
             case JobStatus.CLAIMED:
-                lane.add_leased(Phase.CLAIMED, since, end)
+                lane.add_leased(JobPhase.CLAIMED, since, end)
             case JobStatus.RUNNING:
-                phase = Phase.STOPPING if self.is_stopping else Phase.RUNNING
+                phase = JobPhase.STOPPING if self.is_stopping else JobPhase.RUNNING
                 lane.add_leased(phase, since, end)
             case JobStatus.STALLED:
-                lane.add(Phase.HELD, since, end)
+                lane.add(JobPhase.HELD, since, end)
             case _:
                 pass  # before the first event, after the last, or a status of a newer version
         self.since = end
@@ -229,7 +229,7 @@ class _Reader:
         lane = of_lease[-1] if of_lease else self.lane
         is_late = seen.type is ObservationType.RESULT_DISCARDED
         if is_late and lane.spans:
-            lane.add(Phase.LATE, max(span.end for span in lane.spans), seen.ts)
+            lane.add(JobPhase.LATE, max(span.end for span in lane.spans), seen.ts)
         compensated = seen.type is ObservationType.COMPENSATED
         lane.marks.append(_mark(Sign.COMPENSATED if compensated else Sign.REFUSED, seen))
 
@@ -243,9 +243,9 @@ class _Reader:
         """What remains of a lease or of a delay."""
         lane = self.lane
         if self.status in (JobStatus.CLAIMED, JobStatus.RUNNING) and lane.lease_until:
-            lane.add(Phase.AHEAD, now, lane.lease_until)
+            lane.add(JobPhase.AHEAD, now, lane.lease_until)
         elif self.status is JobStatus.QUEUED and self.run_at is not None:
-            lane.add(Phase.AHEAD, now, self.run_at)
+            lane.add(JobPhase.AHEAD, now, self.run_at)
 
 
 _BEFORE_A_CLAIM = frozenset({None, JobStatus.WAITING, JobStatus.QUEUED})
@@ -279,7 +279,7 @@ def life_of(
     job: Job, events: Sequence[Event], observations: Sequence[Observation], *, now: Instant
 ) -> Life:
     """The life of a job by its log, until `now` if the job has not ended."""
-    reader = _Reader()
+    reader = _LogReader()
     for event in events:
         reader.read(event)
     ended = reader.status is None or reader.status.is_terminal

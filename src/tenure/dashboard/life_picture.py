@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from tenure.core.instants import Instant
-from tenure.dashboard.job_life import BUSY, Lane, Life, Mark, Phase, Sign, Span
+from tenure.dashboard.job_life import BUSY, AttemptLane, JobPhase, Life, Mark, Sign, Span
 from tenure.dashboard.rendering import counted_words, duration_words
-from tenure.dashboard.time_axis import WIDTH, Gap, Stretch, Tick, TimeAxis, time_axis
+from tenure.dashboard.time_axis import WIDTH, AxisTick, Gap, Stretch, TimeAxis, time_axis
 
 SHORTEST_BAR = 0.6
 MARK_DISTANCE = 3.0
@@ -25,23 +25,23 @@ MAX_MARK_LINES = 12
 _RANK = {sign: rank for rank, sign in enumerate(Sign)}
 
 _PHASE_WORDS = {
-    Phase.WAITING: "waited for its parents",
-    Phase.DELAYED: "was delayed",
-    Phase.QUEUED: "waited in the queue",
-    Phase.CLAIMED: "was claimed",
-    Phase.RUNNING: "ran",
-    Phase.STOPPING: "ran on after the cancellation was requested",
-    Phase.SILENT: "had lost its lease, not recorded yet",
-    Phase.HELD: "was held",
-    Phase.LATE: "worked on without a lease",
-    Phase.AHEAD: "remains",
+    JobPhase.WAITING: "waited for its parents",
+    JobPhase.DELAYED: "was delayed",
+    JobPhase.QUEUED: "waited in the queue",
+    JobPhase.CLAIMED: "was claimed",
+    JobPhase.RUNNING: "ran",
+    JobPhase.STOPPING: "ran on after the cancellation was requested",
+    JobPhase.SILENT: "had lost its lease, not recorded yet",
+    JobPhase.HELD: "was held",
+    JobPhase.LATE: "worked on without a lease",
+    JobPhase.AHEAD: "remains",
 }
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
     """A phase as a bar."""
 
-    phase: Phase
+    phase: JobPhase
     x: float
     width: float
     title: str
@@ -64,7 +64,7 @@ class Glyph(msgspec.Struct, frozen=True, kw_only=True):
 class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
     """A lane with its geometry. `lease` is the line under its bars, `renewals` the ticks on it."""
 
-    lane: Lane
+    lane: AttemptLane
     bars: tuple[Bar, ...]
     glyphs: tuple[Glyph, ...]
     lease: Bar | None
@@ -75,12 +75,12 @@ class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is drawn. `now` is where the present is, if the job has not ended."""
 
-    ticks: tuple[Tick, ...]
+    ticks: tuple[AxisTick, ...]
     cuts: tuple[Stretch, ...]
     rows: tuple[LaneRow, ...]
     now: float | None
     left_out: int
-    phases: tuple[Phase, ...]
+    phases: tuple[JobPhase, ...]
     signs: tuple[Sign, ...]
     """What the legend explains."""
 
@@ -107,7 +107,7 @@ def picture_of(life: Life) -> Picture:
         rows=rows,
         now=None if life.now is None else axis.position(life.now),
         left_out=life.left_out,
-        phases=tuple(each for each in Phase if each in phases),
+        phases=tuple(each for each in JobPhase if each in phases),
         signs=tuple(each for each in Sign if each in signs),
     )
 
@@ -126,7 +126,7 @@ def _idle_gaps(life: Life) -> list[Gap]:
     return [*gaps, (here, life.end)]
 
 
-def _row(lane: Lane, axis: TimeAxis) -> LaneRow:
+def _row(lane: AttemptLane, axis: TimeAxis) -> LaneRow:
     return LaneRow(
         lane=lane,
         bars=_bars(lane.spans, axis),
@@ -161,13 +161,13 @@ def _span_title(span: Span) -> str:
     return f"{_PHASE_WORDS[span.phase]}: {duration_words(span.end - span.start)}"
 
 
-def _lease(lane: Lane, axis: TimeAxis) -> Bar | None:
+def _lease(lane: AttemptLane, axis: TimeAxis) -> Bar | None:
     if lane.lease is None:
         return None
     left, right = axis.position(lane.lease.start), axis.position(lane.lease.end)
     held = duration_words(lane.lease.end - lane.lease.start)
     title = f"Lease held for {held}, renewed {_times(lane.renewal_count)}"
-    return Bar(phase=Phase.CLAIMED, x=left, width=right - left, title=title)
+    return Bar(phase=JobPhase.CLAIMED, x=left, width=right - left, title=title)
 
 
 def _times(count: int) -> str:
@@ -211,7 +211,7 @@ def _mark_line(mark: Mark) -> str:
     return f"{mark.what} by {mark.who}" + (f": {mark.why}" if mark.why else "")
 
 
-def _summary(lane: Lane) -> str:
+def _summary(lane: AttemptLane) -> str:
     """The lane as a sentence, for screen readers."""
     name = f"Attempt {lane.attempt}" if lane.attempt else "Not claimed"
     by = "" if lane.owner is None else f" by {lane.owner}"

@@ -27,7 +27,7 @@ _COOKIE = re.compile(r"([0-9a-f]{16}|-)\.(\d{1,18})\.([0-9a-f]{32})\.([0-9a-f]{6
 _NOTICE = re.compile(r"([A-Za-z0-9_=-]{1,4000})\.(\d{1,18})\.([0-9a-f]{64})")
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     """A browser that visits; `token_id` is None until it signs in."""
 
     token_id: TokenId | None
@@ -51,12 +51,12 @@ class Signer:
         assert len(key) >= KEY_BYTES
         self._key = key
 
-    def cookie(self, session: Session) -> str:
+    def cookie(self, session: BrowserSession) -> str:
         """The text of a session's cookie."""
         text = f"{session.token_id or '-'}.{session.expires_at}.{session.nonce}"
         return f"{text}.{self._mac('session', text)}"
 
-    def session(self, cookie: str | None, *, now: Instant) -> Session | None:
+    def session(self, cookie: str | None, *, now: Instant) -> BrowserSession | None:
         """The session of a cookie; None if it was not signed here or is over."""
         found = None if cookie is None else _COOKIE.fullmatch(cookie[:MAX_COOKIE])
         if found is None:
@@ -68,24 +68,26 @@ class Signer:
         token_id = None if found[1] == "-" else TokenId(found[1])
         if now >= expires_at:
             return None
-        return Session(token_id=token_id, expires_at=expires_at, nonce=found[3])
+        return BrowserSession(token_id=token_id, expires_at=expires_at, nonce=found[3])
 
-    def form_token(self, session: Session) -> str:
+    def form_token(self, session: BrowserSession) -> str:
         """What a form of this session has to send back. [DB6]"""
         return self._mac("form", session.nonce)
 
-    def is_form_token(self, session: Session, text: str) -> bool:
+    def is_form_token(self, session: BrowserSession, text: str) -> bool:
         """Whether a form was made for this session."""
         return hmac.compare_digest(self.form_token(session).encode(), text.encode())
 
-    def notice(self, notice: Notice, session: Session, *, now: Instant) -> str:
+    def notice(self, notice: Notice, session: BrowserSession, *, now: Instant) -> str:
         """The text of a notice's cookie."""
         cut = msgspec.structs.replace(notice, text=notice.text[:MAX_NOTICE])
         text = base64.urlsafe_b64encode(msgspec.json.encode(cut)).decode()
         until = now + NOTICE_LENGTH
         return f"{text}.{until}.{self._mac('notice', session.nonce, text, str(until))}"
 
-    def read_notice(self, cookie: str | None, session: Session, *, now: Instant) -> Notice | None:
+    def read_notice(
+        self, cookie: str | None, session: BrowserSession, *, now: Instant
+    ) -> Notice | None:
         """The notice of a cookie; None if it is not of this session or is over."""
         found = None if cookie is None else _NOTICE.fullmatch(cookie)
         if found is None or now >= int(found[2]):
@@ -102,7 +104,9 @@ class Signer:
         ).hexdigest()
 
 
-def new_session(token_id: TokenId | None, *, now: Instant, entropy: bytes) -> Session:
+def new_session(token_id: TokenId | None, *, now: Instant, entropy: bytes) -> BrowserSession:
     """A session that starts now."""
     assert len(entropy) == NONCE_BYTES
-    return Session(token_id=token_id, expires_at=Instant(now + SESSION_LENGTH), nonce=entropy.hex())
+    return BrowserSession(
+        token_id=token_id, expires_at=Instant(now + SESSION_LENGTH), nonce=entropy.hex()
+    )

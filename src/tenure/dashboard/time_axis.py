@@ -62,7 +62,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         return Duration(self.end - self.start)
 
 
-class Tick(msgspec.Struct, frozen=True, kw_only=True):
+class AxisTick(msgspec.Struct, frozen=True, kw_only=True):
     """A label of the axis, for an instant or for a gap that was cut. `anchor` is SVG's
     `text-anchor`: which part of the text is at `x`."""
 
@@ -120,10 +120,10 @@ class TimeAxis(msgspec.Struct, frozen=True):
         share = (instant - stretch.start) / stretch.length_us
         return stretch.left + share * (stretch.right - stretch.left)
 
-    def ticks(self) -> tuple[Tick, ...]:
+    def ticks(self) -> tuple[AxisTick, ...]:
         """Labels that do not overlap: first for cuts, as far as there is room, then for round
         times, counted from the start or from the last cut."""
-        placed: list[Tick] = []
+        placed: list[AxisTick] = []
         for cut in self.cuts:
             _place(placed, cut.start, (cut.left + cut.right) / 2, cut.length_us, is_cut=True)
         step_us = self._step_us()
@@ -145,12 +145,14 @@ class TimeAxis(msgspec.Struct, frozen=True):
         return next((step for step in STEPS_US if step >= smallest_us), STEPS_US[-1])
 
 
-def _place(placed: list[Tick], at: Instant, x: float, span_us: Duration, *, is_cut: bool) -> None:
+def _place(
+    placed: list[AxisTick], at: Instant, x: float, span_us: Duration, *, is_cut: bool
+) -> None:
     """Add a label, unless it overlaps another."""
     label = f"⋯ {duration_words(span_us)} ⋯" if is_cut else duration_words(span_us)
     half = len(label) * CHARACTER_WIDTH / 2
     anchor = "start" if x < half else "end" if x > WIDTH - half else "middle"
-    tick = Tick(at=at, x=x, label=label, anchor=anchor, is_cut=is_cut)
+    tick = AxisTick(at=at, x=x, label=label, anchor=anchor, is_cut=is_cut)
     if all(
         tick.right + LABEL_GAP <= other.left or other.right + LABEL_GAP <= tick.left
         for other in placed

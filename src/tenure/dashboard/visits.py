@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant
-from tenure.dashboard.sessions import Notice, Session
+from tenure.dashboard.sessions import BrowserSession, Notice
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment
 from tenure.protocol.records import WorkerRecord
@@ -84,7 +84,7 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
     audit: RequestAudit
     principal: Principal | None
     namespace: Namespace
-    session: Session
+    session: BrowserSession
     form_token: str
     form: tuple[tuple[str, str], ...]
     instant: Instant
@@ -96,7 +96,7 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
     """What the next page shows."""
     cookies: dict[str, str] = {}
     """Settings of this browser that the answer changes."""
-    new_session: Session | None = None
+    new_session: BrowserSession | None = None
     """The session that the answer starts, instead of this one."""
 
     # --- what was sent
