@@ -760,10 +760,6 @@ class Views(ReadableViews, Protocol):
         newest dead letters of each namespace: the cost does not grow with the number of jobs.
         [B27]"""
 
-    def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
-        """The first `PREVIEW_CHARS` characters of the payloads of these jobs; no more of a large
-        payload is read. [H53]"""
-
     def fold_progress(self) -> tuple[FoldProgress, Instant]:
         """How far the log was folded, and now."""
 

@@ -668,7 +668,9 @@ class TailQuery(PageQuery, frozen=True, kw_only=True):
     wait_s: Annotated[float, Meta(ge=0, le=MAX_FOLLOW_WAIT_S)] = 0.0
 
 
-@derived(JobFilter, without=("statuses", "resolved", "reads"), names={"statuses": "status"})
+@derived(
+    JobFilter, without=("statuses", "resolved", "previews", "reads"), names={"statuses": "status"}
+)
 class JobListQuery(DerivedRequest, frozen=True, kw_only=True):
     """Which jobs a list has, newest first; `before` is the `next_before` of the previous page.
     `id_prefix`: only jobs whose id starts with it. By `worker`, by the time of their end and by

@@ -315,7 +315,7 @@ class _Views(_Part):
         query = to_wire(requests.JobsQuery, wanted, bodies=False)
         page = self._caller.ask(Call(name="jobs", query=query))
         resolutions = {each.job_id: records.resolution_of(each) for each in page.resolutions}
-        return FoundJobs(_listed(page), page.next_before, resolutions)
+        return FoundJobs(_listed(page), page.next_before, resolutions, page.previews)
 
     def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
         """Dead letters within the token's scope by kind and error."""

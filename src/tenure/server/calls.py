@@ -19,7 +19,7 @@ from tenure.core.job import Job, JobError
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
 from tenure.core.views.events import EventFilter, EventKey, EventPage
-from tenure.core.views.job_search import JobFilter
+from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.core.workers import WorkerKey
 from tenure.errors import InvalidInput
 from tenure.ports import Store
@@ -171,24 +171,28 @@ class Call(RequestContext, frozen=True, kw_only=True):
             seen += self._kept([job for job in here if self.principal.sees(job)])
         return seen
 
-    async def listed_jobs(
-        self, wanted: JobFilter, *, bodies: bool
-    ) -> tuple[list[Job], JobId | None]:
-        """A page of jobs, and where the next one starts. Lists them without their bodies, then
-        reads the bodies a few at a time. [H45]"""
-        page: list[Job] = []
-        before = wanted.before
-        while len(page) < wanted.limit:
-            limit = min(JOBS_AT_ONCE, wanted.limit - len(page))
-            part = msgspec.structs.replace(wanted, before=before, limit=limit, bodies=False)
+    async def listed_jobs(self, wanted: JobFilter) -> FoundJobs:
+        """A page of jobs. Lists them without their bodies, then reads the bodies a few at a time,
+        if they are wanted. [H45]"""
+        page = FoundJobs([], wanted.before)
+        while len(page.jobs) < wanted.limit:
+            limit = min(JOBS_AT_ONCE, wanted.limit - len(page.jobs))
+            part = msgspec.structs.replace(
+                wanted, before=page.next_before, limit=limit, bodies=False
+            )
             found = await self.services.listing(partial(self.coordinator.list_jobs, part))
-            page += found.jobs if bodies else self._kept(found.jobs)
-            before = found.next_before
+            page = FoundJobs(
+                page.jobs + (found.jobs if wanted.bodies else self._kept(found.jobs)),
+                found.next_before,
+                page.resolutions | found.resolutions,
+                page.previews | found.previews,
+            )
             if len(found.jobs) < limit:
                 break
-        if bodies:
-            page = await self.jobs([job.id for job in page], bodies=True)
-        return page, before
+        if wanted.bodies:
+            jobs = await self.jobs([job.id for job in page.jobs], bodies=True)
+            page = msgspec.structs.replace(page, jobs=jobs)
+        return page
 
     async def events(self, wanted: EventFilter) -> EventPage:
         """A page of events, read a few at a time. [H45] It ends where the store stopped reading, so

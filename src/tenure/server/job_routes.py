@@ -14,9 +14,9 @@ from tenure.core.flow_rows import FlowStep
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.verdicts import Reply, Resolution
+from tenure.core.verdicts import Reply
 from tenure.core.views.events import EventFilter, EventKey
-from tenure.core.views.job_search import JobFilter
+from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, OutcomeUnknown, TenureError, UnknownJob
 from tenure.protocol import records, replies, requests
@@ -410,40 +410,37 @@ async def jobs(call: Call) -> Response:
     """List jobs."""
     query = call.query(requests.JobsQuery)
     call.principal.check_bodies(wanted=query.previews, field="previews")
-    found, resolutions, next_before = await _listed(call, query, statuses=query.status)
-    ids = [job.id for job in found] if query.previews else []
-    previews = await call.services.listing(lambda: call.store.views.previews(ids)) if ids else {}
+    found = await _listed(call, query, statuses=query.status)
     record = partial(records.job_record, now=await call.services.now(), bodies=query.bodies)
     return await call.list_answer(
         replies.JobPage,
         record,
-        found,
-        next_before=next_before,
-        resolutions=tuple(map(records.resolution_record, resolutions.values())),
-        previews=previews,
+        found.jobs,
+        next_before=found.next_before,
+        resolutions=tuple(map(records.resolution_record, found.resolutions.values())),
+        previews=found.previews,
     )
 
 
 async def dead_letters(call: Call) -> Response:
     """List dead letters."""
     query = call.query(requests.DeadLettersQuery)
-    letters = (JobStatus.DEAD_LETTERED,)
-    found, resolutions, next_before = await _listed(call, query, statuses=letters)
+    found = await _listed(call, query, statuses=(JobStatus.DEAD_LETTERED,))
     now = await call.services.now()
 
     def record(job: Job) -> records.DeadLetterRecord:
-        resolution = resolutions.get(job.id)
+        resolution = found.resolutions.get(job.id)
         return records.dead_letter_record(job, resolution, now=now, bodies=query.bodies)
 
-    return await call.list_answer(replies.DeadLetterPage, record, found, next_before=next_before)
+    return await call.list_answer(
+        replies.DeadLetterPage, record, found.jobs, next_before=found.next_before
+    )
 
 
 async def _listed(
     call: Call, query: requests.JobListQuery, *, statuses: tuple[JobStatus, ...]
-) -> tuple[list[Job], dict[JobId, Resolution], JobId | None]:
-    """The jobs of a page, what became of them if they are resolved dead letters, and where the
-    next page starts."""
-    bodies = call.check_with_bodies("limit", query.limit)
+) -> FoundJobs:
+    call.check_with_bodies("limit", query.limit)
     wanted = to_core(
         JobFilter,
         query,
@@ -454,12 +451,7 @@ async def _listed(
         flow_id=_lower(query.flow_id),
         id_prefix=_lower(query.id_prefix),
     )
-    found, next_before = await call.listed_jobs(wanted, bodies=bodies)
-    ids = [job.id for job in found] if wanted.resolved else []
-    resolutions = {}
-    if ids:
-        resolutions = await call.services.blocking(lambda: call.store.jobs.resolutions(ids))
-    return found, resolutions, next_before
+    return await call.listed_jobs(wanted)
 
 
 async def events(call: Call) -> Response:

@@ -73,6 +73,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     before: JobId | None = None
     limit: int = 50
     reads: int = MAX_JOBS_READ
+    previews: bool = False
     bodies: bool = True
     """Whether payload, checkpoint and result are read; if not: as `Job.without_bodies` has them."""
 
@@ -111,11 +112,12 @@ class FoundJobs(msgspec.Struct, frozen=True):
     """A page of jobs, newest first. `next_before` is the `before` of the next page; None: there are
     no more. A page of a search may have fewer jobs than are wanted, or none, and not be the last:
     then reading stopped at its limit. [J12] `resolutions`: what became of dead letters that were
-    asked for as `resolved`."""
+    asked for as `resolved`; `previews`: the beginnings of payloads, if asked for. [H53]"""
 
     jobs: list[Job]
     next_before: JobId | None
     resolutions: dict[JobId, Resolution] = {}
+    previews: dict[JobId, str] = {}
 
 
 def found_jobs(jobs: list[Job], last_read: JobId | None, wanted: JobFilter) -> FoundJobs:

@@ -172,11 +172,13 @@ class SqlViews(Part):
     def jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, and where the next one starts. [J12]"""
         found = self._orphaned(wanted) if wanted.orphaned else self._listed(wanted)
-        if not wanted.resolved:
-            return found
-        ids = self._pack([job.id for job in found.jobs])
-        rows = self._rows(self._query("load_resolutions", ids=ids))
-        return msgspec.structs.replace(found, resolutions=resolutions_of(rows))
+        ids = [job.id for job in found.jobs]
+        if wanted.resolved:
+            rows = self._rows(self._query("load_resolutions", ids=self._pack(ids)))
+            found = msgspec.structs.replace(found, resolutions=resolutions_of(rows))
+        if wanted.previews and ids:
+            found = msgspec.structs.replace(found, previews=self._previews(ids))
+        return found
 
     def _listed(self, wanted: JobFilter) -> FoundJobs:
         kinds = self._kinds_to_list(wanted)
@@ -351,7 +353,7 @@ class SqlViews(Part):
         ]
         return group(letters, wanted, now=Instant(now), complete=not beyond)
 
-    def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+    def _previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
         """The beginnings of the payloads of these jobs. [H53]"""
         query = self._query("load_previews", ids=self._pack(ids), chars=PREVIEW_CHARS)
         return {JobId(str(job_id)): start for job_id, start in self._rows(query, listing=True)}

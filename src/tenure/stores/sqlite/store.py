@@ -45,7 +45,7 @@ def _payload_start(connection: sqlite3.Connection, row: int) -> str:
 class SqliteViews(SqlViews):
     """`tenure.ports.Views` in SQLite."""
 
-    def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+    def _previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
         """The beginnings of the payloads of these jobs. A blob handle reads only the first pages of
         each: 1 ms for fifty payloads of a megabyte, against 50 by `substr`. [H53]"""
 

@@ -91,7 +91,9 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "jobs.load": lambda store: store.jobs.load([JOB]),
     "jobs.read": lambda store: store.jobs.read([JOB]),
     "jobs.body_sizes": lambda store: store.jobs.body_sizes([JOB]),
-    "views.previews": lambda store: store.views.previews([JOB]),
+    "views.jobs previews": lambda store: store.views.jobs(
+        JobFilter(namespace=DEFAULT_NAMESPACE, previews=True)
+    ),
     "settings.kinds by name": lambda store: store.settings.kinds(DEFAULT_NAMESPACE, [KIND]),
     "jobs.load by key": lambda store: store.jobs.load(KeyHolders((KEY,))),
     "jobs.load by session": lambda store: store.jobs.load(LeasedJobs(SESSION), bodies=False),
