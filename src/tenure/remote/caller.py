@@ -43,22 +43,10 @@ LOG_IF_LEFT_S = 10.0
 """A request that has had no answer for two seconds, and is repeated for ten more, is logged once:
 otherwise its caller waits and does not know for what."""
 
-UNREADABLE_TRIES = 5
-"""How often a server may answer that it cannot read a row, before the caller gets that as the
-answer: a newer server may be behind the same address, but waiting makes none."""
-
 _FIELD_REFUSED = frozenset({400, 413, 422})
 
 _log = logging.getLogger("tenure.remote")
 _random = random.SystemRandom().random
-
-
-class _UnreadableThere(OutcomeUnknown):
-    """The server cannot read a row; another server of the same store may be newer. [Y5]"""
-
-    def __init__(self, message: str, *, row: UnreadableRow, retry_after_s: float) -> None:
-        super().__init__(message, hint=row.hint, retry_after_s=retry_after_s)
-        self.row = row
 
 
 class NotFound(RequestRefused):
@@ -151,7 +139,6 @@ class Caller:
             random=_random,
         )
         is_logged = False
-        unreadable = 0
         while True:
             try:
                 return self._checked(call, request)
@@ -159,10 +146,6 @@ class Caller:
                 raise
             except StoreUnavailable as failure:
                 pause_s = retries.pause_s(time.monotonic(), at_least_s=failure.retry_after_s)
-                if isinstance(failure, _UnreadableThere):
-                    unreadable += 1
-                    if pause_s is None or unreadable >= UNREADABLE_TRIES:
-                        raise failure.row from failure
                 if pause_s is None:
                     raise
                 waited_s = time.monotonic() - began_s
@@ -261,14 +244,14 @@ class _Reader:
             hint = f"set {TOKEN_VARIABLE}, or give the application a token; handlers get none"
         return kind(problem.message, reason=problem.code, field=problem.field, hint=hint)
 
-    def _no_verdict(self, response: Response, problem: Problem) -> StoreUnavailable:
+    def _no_verdict(self, response: Response, problem: Problem) -> TenureError:
+        if problem.code == UnreadableRow.code and problem.job_id is not None:
+            # Not sent again: waiting makes no server newer. [Y5]
+            prefix = f"job {problem.job_id} cannot be read: "
+            return UnreadableRow(problem.job_id, problem.message.removeprefix(prefix))
         exchange = f" (request {problem.request_id})" if problem.request_id else ""
         message = f"{self._address} answered {response.status}{exchange}: {problem.message}"
         pause_s = _bounded(response.retry_after_s)
-        if problem.code == UnreadableRow.code and problem.job_id is not None:
-            problem_text = problem.message.removeprefix(f"job {problem.job_id} cannot be read: ")
-            row = UnreadableRow(problem.job_id, problem_text)
-            return _UnreadableThere(message, row=row, retry_after_s=pause_s)
         kind = StoreUnavailable if problem.nothing_changed else OutcomeUnknown
         return kind(message, hint=problem.hint, retry_after_s=pause_s)
 
