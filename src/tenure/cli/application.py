@@ -170,7 +170,7 @@ def _named(handler: Handler, parameter: inspect.Parameter) -> str:
 
 def _own_lines(error: Exception) -> Iterator[str]:
     """The traceback from the application's module on, without libraries; nothing if Python did not
-    begin to run the module, for example because there is none of this name."""
+    start to run the module, for example because there is none of this name."""
     report = traceback.TracebackException.from_exception(error)
     names = [frame.filename for frame in report.stack]
     starts = [at for at, name in enumerate(names) if name.startswith(_IMPORTING)]

@@ -109,7 +109,7 @@ _ENDINGS = frozenset(
     "--correlation-id",
     help="Only events of jobs with this correlation id. A job that was given none has its own ID.",
 )
-@flag("--oldest-first", help="Begin with the oldest event.")
+@flag("--oldest-first", help="Start with the oldest event.")
 @click.option(
     "--after",
     metavar="PLACE",
@@ -121,7 +121,7 @@ _ENDINGS = frozenset(
     "-n",
     least=0,
     most=MAX_LISTED_EVENTS,
-    help=f"At most this many events. [default: {LISTED}] With --follow: begin with this many of the"
+    help=f"At most this many events. [default: {LISTED}] With --follow: start with this many of the"
     f" newest ones, at most {MAX_NEWEST}. [default: {SHOWN_FIRST}]",
 )
 def events(
@@ -140,10 +140,10 @@ def events(
 
     With -f, none is missed and none comes twice. Events of one job come in their order. Those of
     different jobs come in the order of commits on SQLite, and on PostgreSQL in the order in which
-    their transactions began to write. There, an event is shown when all transactions that began to
-    write before its own have ended; after about 3 s it names the transaction that delays events.
+    their transactions started to write. There, an event is shown when all transactions that started
+    to write before its own have ended; after about 3 s it names the transaction that delays events.
     Heartbeats and renewals of leases are shown only if --type names them, and with --json. With
-    --oldest-first it begins with the oldest event that the store has. It ends with Ctrl-C; after a
+    --oldest-first it starts with the oldest event that the store has. It ends with Ctrl-C; after a
     lost connection it continues where it was.
 
     \b
@@ -231,7 +231,7 @@ def _begin(
     after: str | None,
     limit: int | None,
 ) -> dict[str, Any]:
-    """Where a follower begins, as fields of its filter."""
+    """Where a follower starts, as fields of its filter."""
     if since is not None or until is not None:
         raise click.UsageError("--since and --until do not go with --follow; give -n or --after.")
     if after is not None or oldest_first:
@@ -240,7 +240,7 @@ def _begin(
         return {"after": None if after is None else EventPosition(after)}
     newest = SHOWN_FIRST if limit is None else limit
     if newest > MAX_NEWEST:
-        raise click.UsageError(f"--follow begins with at most {MAX_NEWEST} of the newest events.")
+        raise click.UsageError(f"--follow starts with at most {MAX_NEWEST} of the newest events.")
     return {"newest": newest}
 
 

@@ -96,7 +96,7 @@ filter_options = together(
     click.option("--correlation-id", help="Only jobs with this correlation id."),
 )
 search_options = together(
-    click.option("--worker", "-w", help="Only jobs that this worker holds or held last."),
+    click.option("--worker", "-w", help="Only jobs that this worker runs or ran last."),
     flag("--orphaned", help="Only jobs whose workers have been silent for two heartbeats."),
     click.option(
         "--error",
@@ -333,7 +333,7 @@ def job_logs(cli: Invocation, attempt: int | None, job_id: str) -> None:
     """Show the output of a job's handler, attempt by attempt.
 
     The output of a running attempt is a few seconds behind. Of each attempt 64 KiB are kept, the
-    beginning and the end.
+    start and the end.
     """
     job = find_job(cli, job_id)
     every = cli.store.artifacts.logs(job.id)

@@ -132,13 +132,13 @@ rate_options = together(
     click.option(
         "--rate",
         metavar="RATE",
-        help="At most this many jobs begin per second, minute, hour or day: 10/s, 100/m, 5/h,"
+        help="At most this many jobs start per second, minute, hour or day: 10/s, 100/m, 5/h,"
         " 1000/d; or none.",
     ),
     click.option(
         "--burst",
         type=int,
-        help="How many jobs may begin at once after a pause; with --rate. Without it, what the rate"
+        help="How many jobs may start at once after a pause; with --rate. Without it, what the rate"
         " gives in a tenth of a second, and 1 at least.",
     ),
 )
@@ -171,7 +171,7 @@ def limit_queue(
     """Limit how many jobs of QUEUE run at the same time, or how many begin per second.
 
     The LIMIT applies to all workers together; 0 means no limit. --rate 100/m lets at most 100 jobs
-    begin per minute, --burst 20 up to 20 of them at once; --rate none removes the rate. What is not
+    start per minute, --burst 20 up to 20 of them at once; --rate none removes the rate. What is not
     given stays unchanged.
     """
     state = cli.api.queues.limit(
@@ -303,10 +303,10 @@ def limit_kind(
     create: bool,
     kind: str,
 ) -> None:
-    """Limit how many jobs of KIND begin per second, in all queues and on all workers together, and
+    """Limit how many jobs of KIND start per second, in all queues and on all workers together, and
     how many of each concurrency key run at a time.
 
-    --rate 10/s lets at most 10 jobs begin per second, --burst 5 up to 5 of them at once; --rate
+    --rate 10/s lets at most 10 jobs start per second, --burst 5 up to 5 of them at once; --rate
     none removes the rate. If jobs have a rate key, the rate counts for each key alone.
     --concurrency-limit 2 lets two jobs of each concurrency key run. What is not given stays
     unchanged.

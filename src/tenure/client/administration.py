@@ -97,7 +97,7 @@ class WhichJobs(TypedDict, total=False):
 
 
 class JobSearch(WhichJobs, total=False):
-    """Which jobs a list shows, also by what no index has: the worker that holds or held them, the
+    """Which jobs a list shows, also by what no index has: the worker that runs or ran them, the
     schedule that made them, text in the type or message of their last error, one entry of their
     `meta`, when they were enqueued and finished, and whether their worker has been silent for two
     heartbeats. [J12]"""
@@ -341,7 +341,7 @@ class Queues(_Operator):
         create: bool = False,
     ) -> QueueRecord:
         """Let at most `jobs` of the queue run at a time, on all workers together; None: any number.
-        With `rate`, such as `"100/m"`, at most that many begin per second, minute, hour or
+        With `rate`, such as `"100/m"`, at most that many start per second, minute, hour or
         day, and up to `burst` at once; None: any number. What is not given stays unchanged."""
         if jobs is UNSET and rate is UNSET:
             raise InvalidInput("jobs", "is missing, and so is rate", hint="give one of them")
@@ -389,7 +389,7 @@ class Kinds(_Operator):
         concurrency_limit: int | UnsetType | None = UNSET,
         create: bool = False,
     ) -> KindRecord:
-        """Limit how many jobs of the kind begin: with a `rate` such as `"10/s"` (or `/m`, `/h`,
+        """Limit how many jobs of the kind start: with a `rate` such as `"10/s"` (or `/m`, `/h`,
         `/d`), and up to `burst` at once, on all workers together; None: any number. Of each
         concurrency key at most `concurrency_limit` jobs run at a time; None: one. What is not given
         stays unchanged. A kind that no job, worker, setting or function has is refused without

@@ -249,7 +249,7 @@ class Inline:
             list(declare_kinds(self.store, self._app.namespace, self._app.registry))
 
     def _remember(self, held: RateLimited | None) -> None:
-        """When a rate that holds jobs back has room again."""
+        """When a rate that blocks jobs has room again."""
         if held is not None:
             until = Instant(self.clock() + held.wait_us)
             self._held_until = min(until, self._held_until or until)
@@ -377,7 +377,7 @@ class Inline:
         if instant is None:
             raise TenureError(
                 "the job that the test waits for can never end here",
-                hint="its kind is unknown to this application, its queue is paused, or it is held",
+                hint="its kind is unknown to this application, its queue is paused, or it stalled",
             )
         self._pass_schedules(instant, 0)
         self.clock.advance_to(instant)

@@ -79,7 +79,7 @@ RATE = Field(
     name="rate", label="Rate", hint="Such as 100/m or 5/s; none removes it. Empty: unchanged."
 )
 BURST = Field(
-    name="burst", label="Burst", kind="number", hint="How many jobs of the rate may begin at once."
+    name="burst", label="Burst", kind="number", hint="How many jobs of the rate may start at once."
 )
 
 
@@ -164,7 +164,7 @@ ACTIONS = (
         verb="Set limits",
         phrase="Set limits of {}",
         explains="The limit says how many jobs of this queue may run at a time, the rate how many"
-        " may begin, for all workers together.",
+        " may start, for all workers together.",
         done="limits set",
         icon="gauge",
         fields=(
