@@ -7,7 +7,8 @@ waits for an answer ended in the outage. [O5] Records nothing itself: the sweepe
 expires a lease. [O6]
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import ParamSpec, TypeVar
 
@@ -160,9 +161,16 @@ class Writability:
         """The sweeper has ticked and read the jobs that are due."""
         self._has_failed, self._written_us = False, self._monotonic()
 
-    def failed(self) -> None:
-        """The sweeper could not tick, or not read the jobs that are due."""
-        self._has_failed = True
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """A call that shows by its failure that the store cannot be written: the tick, which
+        writes, and the search for jobs that are due, which needs their table. A single job that
+        cannot be swept, because a caller's own transaction has locked its row, proves nothing."""
+        try:
+            yield
+        except Exception:
+            self._has_failed = True
+            raise
 
     @property
     def is_writable(self) -> bool:

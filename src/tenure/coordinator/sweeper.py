@@ -14,11 +14,9 @@ they saw something themselves that must be recorded. [W6]
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from threading import Lock
-from typing import TypeVar
 
 import msgspec
 
@@ -37,7 +35,7 @@ from tenure.core.leases import needs_sweep
 from tenure.core.verdicts import Answer, Reply
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, StoreUnavailable
-from tenure.ports import DueJobs, Loaded, Tick
+from tenure.ports import DueJobs, Tick
 from tenure.telemetry.log_lines import FailureLog, LostAttemptLog
 
 SWEEP_INTERVAL = seconds(0.75)
@@ -69,8 +67,6 @@ RETRY_AFTER = seconds(5)
 """After a sweep that failed, reads are not delayed by another for this long."""
 
 _log = logging.getLogger("tenure.sweeper")
-
-_T = TypeVar("_T")
 
 
 class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,17 +222,21 @@ class Sweeper:
             return report
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
-            due = self._judged(partial(self._watch.call, self._store.jobs.load, DueJobs(PAGE)))
+            with self._coordinator.writability.judged():
+                due = self._watch.call(self._store.jobs.load, DueJobs(PAGE))
             self._coordinator.writability.wrote()
             if self._watch.is_out:  # since the tick: the next pass records it
                 return SweepReport(swept=swept, is_behind=True, outage=report.outage)
-            overdue_us = max([overdue_us, *_overdue(due)])
+            late_us = [due.now - job.due_at for job in due.jobs.values() if job.due_at is not None]
+            overdue_us = max([overdue_us, *late_us])
             swept += self._sweep(due.jobs)
             is_behind = len(due.jobs) == PAGE
             if not is_behind:
                 break
         self._observe(overdue_us)
-        is_behind |= self._unblock()
+        # Where the process that ended the last parent has not done it. [FL5]
+        submit = self._coordinator.submit_many
+        is_behind |= unblock_recorded(self._store, submit, limit=PAGE).is_behind
         # After the sweep: whether a schedule's last run is still live depends on it. [SC7]
         firing = self._firer.fire_due(within_us=FIRE_WITHIN)
         return SweepReport(
@@ -250,11 +250,6 @@ class Sweeper:
     def _observe(self, overdue_us: int) -> None:
         if self._coordinator.observer is not None:
             self._coordinator.observer.swept(Duration(overdue_us))
-
-    def _unblock(self) -> bool:
-        """Queue jobs whose parents have ended, where the process that ended the last one has
-        not done it. Returns whether there may be more. [FL5]"""
-        return unblock_recorded(self._store, self._coordinator.submit_many, limit=PAGE).is_behind
 
     def sweep_overdue(self, jobs: Iterable[Job], now: Instant | None) -> bool:
         """For a reader: sweep the jobs whose lease or wait is over. Returns whether some were over
@@ -300,14 +295,15 @@ class Sweeper:
         not overlook."""
         sent_us = self._watch.monotonic()
         self._is_admitted = False
-        tick = self._judged(partial(self._tick, is_regular=is_regular))
+        with self._coordinator.writability.judged():
+            tick = self._tick(is_regular=is_regular)
         if not isinstance(tick, Tick):
             self._coordinator.writability.wrote()  # the other process has, just now
             self._observe(0)
             return False, SweepReport(follows=True, next_in_us=tick)
         last_tick, now = tick.before, tick.now
         self._ticked_us = self._monotonic()
-        outage = self._record_outage(now, is_regular=is_regular)
+        outage = self._record(self._watch.wrote(now, is_regular=is_regular))
         if self._lets_others_record(last_tick):
             return False, SweepReport(outage=outage)
         if outage is None and self._watch.is_late(sent_us) and not self._skipped_last_pass:
@@ -320,7 +316,7 @@ class Sweeper:
             if self._guard.has_trusted:  # else it was not read for a while: no jump
                 _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return False, SweepReport(distrusts_clock=True, outage=outage)
-        outage = self._record_jump() or outage
+        outage = self._record(self._guard.jump) or outage
         self._is_admitted = True
         self._coordinator.writability.wrote()
         is_idle = not tick.has_work and tick.next_in_us != 0
@@ -393,42 +389,21 @@ class Sweeper:
         finally:
             self._admission.release()
 
-    def _judged(self, call: Callable[[], _T]) -> _T:
-        """The answer to a call that shows whether the store can be written: the tick, which writes,
-        and the search for jobs that are due, which needs their table. A single job that cannot be
-        swept, because a caller's own transaction has locked its row, proves nothing about the
-        store. [H88]"""
-        try:
-            return call()
-        except Exception:
-            self._coordinator.writability.failed()
-            raise
-
-    def _record_outage(self, now: Instant, *, is_regular: bool) -> Outage | None:
-        """Before anything is swept: what an outage overlapped costs nothing. [O10] [O6]"""
-        outage = self._watch.wrote(now, is_regular=is_regular)
+    def _record(self, outage: Outage | None) -> Outage | None:
+        """Before anything is swept: what an outage, or a jump of the clock, overlapped costs
+        nothing. [O6] [O10] [O11]"""
         if outage is not None:
             self._unrecorded.append(outage)
-        self._record_all()
-        return outage
-
-    def _record_jump(self) -> Outage | None:
-        """Before anything is swept: what ended because the clock jumped costs nothing. [O11]"""
-        jump = self._guard.jump
-        if jump is not None:
-            _log.warning(
-                "the store's clock jumped ahead by about %.0f s; leases and time-outs that end "
-                "because of it cost no attempt",
-                (jump.ended_at - jump.began_at) / MICROSECONDS_PER_SECOND,
-            )
-            self._unrecorded.append(jump)
-            self._record_all()
-        return jump
-
-    def _record_all(self) -> None:
+            if outage.is_jump:
+                _log.warning(
+                    "the store's clock jumped ahead by about %.0f s; leases and time-outs that end "
+                    "because of it cost no attempt",
+                    (outage.ended_at - outage.began_at) / MICROSECONDS_PER_SECOND,
+                )
         while self._unrecorded:  # the store may fail again just now, and the outage still counts
             self._watch.call(self._store.upkeep.record_outage, self._unrecorded[0])
             del self._unrecorded[0]
+        return outage
 
     def _lets_others_record(self, last_tick: Instant | None) -> bool:
         """Whether this sweeper has just started on a store that others have swept. It cannot know
@@ -468,11 +443,6 @@ class Sweeper:
         now = self._watch.call(self._store.jobs.load, []).now
         rows = self._watch.call(self._store.jobs.read, ids, bodies=False)
         return {job_id: job for job_id, job in rows.items() if needs_sweep(job, now)}
-
-
-def _overdue(due: Loaded) -> Iterator[int]:
-    """How late each of these is recorded."""
-    return (due.now - job.due_at for job in due.jobs.values() if job.due_at is not None)
 
 
 def _moved_on(job: Job, call: "Future[list[Answer]]") -> Reply | None:

@@ -114,7 +114,7 @@ class BorrowedPostgresStore(PostgresParts):
         return _BorrowedPostgresJobs(self.database, flows, mark_dirty=mark_dirty)
 
 
-def unopened_store(schema: str = DEFAULT_SCHEMA) -> Store:
+def unopened_store() -> Store:
     """Statements and a schema without a connection: usable only on a caller's.
 
     For handlers whose worker keeps the password of its URL to itself: they bring their own
@@ -124,7 +124,7 @@ def unopened_store(schema: str = DEFAULT_SCHEMA) -> Store:
     def refuse(_: Sequence[Query]) -> list[list[Row]]:
         raise Closed
 
-    return cast(Store, PostgresParts(CallersPostgres(schema, refuse, notify=False)))
+    return cast(Store, PostgresParts(CallersPostgres(DEFAULT_SCHEMA, refuse, notify=False)))
 
 
 def store_on(store: Store, connection: AnyConnection, *, notify: bool = False) -> Store:
