@@ -17,7 +17,7 @@ from tenure.core.commands import Outage
 from tenure.core.ids import Epoch
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.errors import StoreUnavailable
-from tenure.ports import Loaded, Saved
+from tenure.ports import Loaded, Saved, Tick
 
 SHORTEST_OUTAGE = seconds(5)
 
@@ -67,7 +67,7 @@ class OutageWatch:
             raise
         if isinstance(answer, Loaded):
             self.read_clock(answer.now, sent_us=sent_us, epoch=answer.epoch)
-        elif isinstance(answer, Saved):
+        elif isinstance(answer, (Saved, Tick)):
             self.read_clock(answer.now, sent_us=sent_us)
         return answer
 

@@ -75,21 +75,15 @@ class Periodic:
         except Closed:
             raise
         except TenureError as failure:
-            self._log_failure(failure)
+            if self._failure_log.failed(boot_now()) is not None:
+                _log.warning("%s failed, will try again: %s", self._name, failure)
+            return False
         except Exception:
             # A bug of ours, or a row that cannot be read: it must not end all sweeping. [V1]
             _log.exception("%s failed unexpectedly, will try again", self._name)
-        else:
-            self._log_success()
-            return is_behind
-        return False
-
-    def _log_failure(self, failure: TenureError) -> None:
-        if self._failure_log.failed(boot_now()) is not None:
-            _log.warning("%s failed, will try again: %s", self._name, failure)
-
-    def _log_success(self) -> None:
-        lasted_us = self._failure_log.succeeded(boot_now())
-        if lasted_us is not None:
-            lasted_s = lasted_us / MICROSECONDS_PER_SECOND
-            _log.info("%s works again, after %.1f s", self._name, lasted_s)
+            return False
+        failed_us = self._failure_log.succeeded(boot_now())
+        if failed_us is not None:
+            failed_s = failed_us / MICROSECONDS_PER_SECOND
+            _log.info("%s works again, after %.1f s", self._name, failed_s)
+        return is_behind

@@ -136,7 +136,13 @@ class Firer:
             due = self._store.schedules.due(limit=PAGE)
             if not due.schedules:
                 return FiringReport(fired=fired, next_in_us=due.next_in_us)
-            previous = self._previous(due)
+            # The runs before, where a schedule needs to know about them.
+            ids = [
+                each.last_job_id
+                for each in due.schedules
+                if each.last_job_id is not None and each.spec.overlap is not Overlap.ALLOW
+            ]
+            previous = self._store.jobs.read(ids, bodies=False) if ids else {}
             shared = Shared(_policies_for(due.schedules, self._coordinator.policies))
             has_moved = False
             for each in self._in_turns(due):
@@ -159,15 +165,6 @@ class Firer:
             self._number += 1
             self._served[each.namespace] = self._number
             yield each
-
-    def _previous(self, due: DueSchedules) -> Mapping[JobId, Job]:
-        """The jobs of the runs before, where a schedule needs to know."""
-        ids = [
-            each.last_job_id
-            for each in due.schedules
-            if each.last_job_id is not None and each.spec.overlap is not Overlap.ALLOW
-        ]
-        return self._store.jobs.read(ids, bodies=False) if ids else {}
 
     def _fire(
         self, schedule: Schedule, due: DueSchedules, previous: Mapping[JobId, Job], shared: Shared

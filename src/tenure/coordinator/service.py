@@ -59,7 +59,7 @@ from tenure.deadlines import (
     waiting_until,
 )
 from tenure.errors import Closed, OutcomeUnknown, TenureError
-from tenure.ports import NO_WAIT, DedupeKey, Entropy, LeasedJobs, Observer, Store, Tick
+from tenure.ports import NO_WAIT, DedupeKey, Entropy, LeasedJobs, Observer, Store
 from tenure.telemetry.unclaimed import why_waiting
 
 _log = logging.getLogger("tenure.coordinator")
@@ -147,7 +147,7 @@ class _Commands:
         """One error for the whole call. It may state that nothing changed only if no command was
         carried out."""
         for error in failures:
-            if not _says_nothing_changed(error):
+            if not (isinstance(error, TenureError) and error.nothing_changed):
                 return error
         error = failures[0]
         if not any(pending.answer for pending in self.pending):
@@ -168,10 +168,6 @@ def _subjects(commands: Sequence[Command]) -> list[Subject]:
         if isinstance(command, Enqueue) and command.dedupe_key is not None:
             subjects.append(DedupeKey(command.namespace, command.kind, command.dedupe_key))
     return subjects
-
-
-def _says_nothing_changed(error: Exception) -> bool:
-    return isinstance(error, TenureError) and error.nothing_changed
 
 
 class _Claim:
@@ -342,27 +338,6 @@ class Coordinator:
             self._refuse_if_closed()
         with waiting_until(deadline(self.timeout_s)):
             return change_schedule(self.store, command, self.observer, self.policies, check)
-
-    def estimated_now(self) -> Instant:
-        """The store's clock, without asking for it if it was read lately: good enough to see
-        whether something may be due."""
-        estimate = self.outages.estimate()
-        return self.store.now() if estimate is None else estimate[0]
-
-    def tick(self, *, after: Instant | None = None) -> Tick:
-        """The sweeper's tick of the store. Its reading corrects the estimate of the store's
-        clock."""
-        sent_us = self.outages.monotonic()
-        tick = self.outages.call(self.store.upkeep.tick, after=after)
-        self.outages.read_clock(tick.now, sent_us=sent_us)
-        return tick
-
-    def last_tick(self) -> tuple[Instant | None, Instant]:
-        """The highest tick that a sweeper of any process wrote, and now; likewise."""
-        sent_us = self.outages.monotonic()
-        last_tick, now = self.outages.call(self.store.upkeep.last_tick)
-        self.outages.read_clock(now, sent_us=sent_us)
-        return last_tick, now
 
     def read_jobs(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
         """The rows of these jobs, for a reader: jobs whose time is over are swept first. [W5]"""

@@ -258,7 +258,10 @@ class Sweeper:
         timed = [job for job in jobs if job.due_at is not None or job.start_by is not None]
         if not timed or boot_now() < self._retries_at:
             return False
-        now = self._coordinator.estimated_now() if now is None else now
+        if now is None:
+            # Good enough to learn whether something may be due.
+            estimate = self._watch.estimate()
+            now = self._store.now() if estimate is None else estimate[0]
         overdue = [job.id for job in timed if needs_sweep(job, now)]
         if not overdue:
             return False
@@ -326,14 +329,16 @@ class Sweeper:
         """Tick for a pass. If another process sweeps, and this one has nothing to record: how long
         until it reads the tick of that process again. [W6]"""
         if not is_regular or self._watch.is_failing or self._unrecorded:
-            tick = self._coordinator.tick()
+            tick = self._watch.call(self._store.upkeep.tick)
         else:
             if self._swept_after is None:
-                last_tick, now = self._coordinator.last_tick()
+                sent_us = self._watch.monotonic()
+                last_tick, now = self._watch.call(self._store.upkeep.last_tick)
+                self._watch.read_clock(now, sent_us=sent_us)
                 if self._follows(last_tick, now):
                     return self._until_late(last_tick, now)
                 self._swept_after = last_tick
-            tick = self._coordinator.tick(after=self._swept_after)
+            tick = self._watch.call(self._store.upkeep.tick, after=self._swept_after)
         if tick.written is not None:
             self._swept_after, self._was_overtaken = tick.written, False
         elif not self._was_overtaken:

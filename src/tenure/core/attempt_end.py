@@ -419,7 +419,11 @@ def sweep(command: Sweep, at: DecisionContext) -> Outcome:
     is_expiry = cause is EventCause.LEASE_EXPIRED
     is_excused = _excuses_expiry(job, command) if is_expiry else _excuses_timeout(job, command)
     has_credit = is_excused and job.outage_credits < MAX_OUTAGE_CREDITS  # [O3]
-    is_of_earlier_epoch = _is_of_earlier_epoch(job, at)
+    # Whether the raise of the epoch took the lease: its worker was asked to stop, and could not
+    # have reported. Such an end is free even if all credits are used: an epoch is raised once per
+    # loss, so that no poison job can hide behind it. [A7]
+    assert job.lease_id is not None
+    is_of_earlier_epoch = epoch_of(job.lease_id) < at.epoch
     if is_of_earlier_epoch or (has_credit and is_expiry):
         cause = EventCause.OUTAGE  # an excused time-out stays one: its worker gets `timed_out`
     is_free = has_credit or is_of_earlier_epoch
@@ -430,14 +434,6 @@ def sweep(command: Sweep, at: DecisionContext) -> Outcome:
 def _swept(rule: str, job: Job, drafts: list[Draft], at: Moment) -> Applied:
     origin = Origin(actor=SYSTEM, request_id=None)  # no request: its id is job_id:seq [Q6]
     return apply(rule, job, drafts, origin=origin, at=at, answer=lambda swept, _: Reply(job=swept))
-
-
-def _is_of_earlier_epoch(job: Job, at: Moment) -> bool:
-    """Whether the raise of the epoch took the lease: its worker was asked to stop, and could not
-    have reported. Such an end is free even if all credits are used: an epoch is raised once per
-    loss, so that no poison job can hide behind it. [A7]"""
-    assert job.lease_id is not None
-    return epoch_of(job.lease_id) < at.epoch
 
 
 def _excuses_expiry(job: Job, command: Sweep) -> bool:

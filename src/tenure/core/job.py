@@ -256,20 +256,15 @@ def not_before(run_at: Instant | None, *, queued_at: Instant) -> Instant | None:
     return run_at if run_at is None or run_at > queued_at else AT_ONCE
 
 
-def waits_for_start(*, started_at: Instant | None, renewals: int) -> bool:
-    """Whether an attempt's worker has sent nothing since the claim.
-
-    A worker that sends heartbeats works, whether it sends `start` or not: from its first heartbeat
-    on the attempt has its timeout, and `start_within` is over. [L9]
-    """
-    return started_at is None and not renewals
-
-
 def time_limit(
     *, policy: Policy, claimed_at: Instant, started_at: Instant | None, renewals: int
 ) -> tuple[Instant, Instant]:
-    """The start and the end of an attempt's time-out, or of its wait for a start. [L9]"""
-    if started_at is None and not renewals:  # as `waits_for_start`, without the call
+    """The start and the end of an attempt's time-out, or of its wait for a start. [L9]
+
+    A worker that sends heartbeats works, whether it sends `start` or not: from its first heartbeat
+    on the attempt has its timeout, and `start_within` is over.
+    """
+    if started_at is None and not renewals:
         return claimed_at, Instant(claimed_at + policy.start_within_us)
     began_at = claimed_at if started_at is None else started_at
     timeout_us = policy.timeout_us

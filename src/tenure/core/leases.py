@@ -16,7 +16,7 @@ from tenure.core.commands import WorkerCommand
 from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, Actor, Epoch, JobId, LeaseId, epoch_of
 from tenure.core.instants import Duration, Instant, later
-from tenure.core.job import Job, time_limit, waits_for_start
+from tenure.core.job import Job, time_limit
 from tenure.core.outcomes import DecisionContext, History, Moment, NeedsHistory
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
@@ -227,8 +227,8 @@ def revocation(job: Job, now: Instant) -> EventCause | None:
     if job.cancel_deadline is not None and now >= job.cancel_deadline:
         return EventCause.GRACE_OVER
     if now >= time_limit_of(job)[1]:
-        waits = waits_for_start(started_at=job.started_at, renewals=job.renewals)
-        return EventCause.START_TIMEOUT if waits else EventCause.TIMEOUT
+        waits_for_start = job.started_at is None and not job.renewals
+        return EventCause.START_TIMEOUT if waits_for_start else EventCause.TIMEOUT
     if now >= job.lease_expires_at:
         return EventCause.LEASE_EXPIRED
     return None

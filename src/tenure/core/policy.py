@@ -33,21 +33,19 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     floor: float = 0.5
 
 
-class Compensation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class _EndJob(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    kind: Kind
+    queue: QueueName
+    policy: "Policy"
+
+
+class Compensation(_EndJob, frozen=True, kw_only=True, array_like=True, gc=False):
     """The job that undoes this one: its kind, where it runs and under which policy. [M1]"""
 
-    kind: Kind
-    queue: QueueName
-    policy: "Policy"
 
-
-class DeadLetterJob(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class DeadLetterJob(_EndJob, frozen=True, kw_only=True, array_like=True, gc=False):
     """The job that is enqueued if this one becomes a dead letter: its kind, where it runs and under
     which policy. [HK9]"""
-
-    kind: Kind
-    queue: QueueName
-    policy: "Policy"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):

@@ -29,7 +29,7 @@ from tenure.core.checks import (
     check_type,
     quoted,
 )
-from tenure.core.commands import Enqueue, ScheduledEnqueue
+from tenure.core.commands import Enqueue, JobSpec, ScheduledEnqueue
 from tenure.core.ids import (
     DERIVED_VERSION,
     SYSTEM,
@@ -101,18 +101,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.cron, self.tz, self.every_us
 
 
-_OF_ITS_JOB = (
-    "kind",
-    "queue",
-    "payload",
-    "priority",
-    "policy",
-    "concurrency_key",
-    "rate_key",
-    "expires_us",
-    "on_dead_letter",
-    "meta",
-)
+_OF_ITS_JOB = [name for name in ScheduleSpec.__struct_fields__ if name in JobSpec.__struct_fields__]
 """What a spec states about the job: fields of an enqueue, of the same names."""
 
 

@@ -31,9 +31,7 @@ TOKEN_PATTERN = re.compile(r"tenure_([0-9a-f]{16})_([0-9a-f]{64})")
 TOKEN_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class NewToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that is to be kept. No queues, or no kinds, means all of them."""
-
+class _Token(msgspec.Struct, frozen=True, kw_only=True):
     id: TokenId
     secret_sha256: str
     name: str
@@ -41,26 +39,21 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Namespace = DEFAULT_NAMESPACE
     queues: tuple[QueueName, ...] = ()
     kinds: tuple[Kind, ...] = ()
-    expires_in_us: Duration | None = None
     max_leases: int = DEFAULT_MAX_LEASES
     max_polls: int = DEFAULT_MAX_POLLS
     may_declare: bool = False
     """Whether a worker may write what its application declares: kinds and new schedules. [H78]"""
 
 
-class Token(msgspec.Struct, frozen=True, kw_only=True):
+class NewToken(_Token, frozen=True, kw_only=True):
+    """A token that is to be kept. No queues, or no kinds, means all of them."""
+
+    expires_in_us: Duration | None = None
+
+
+class Token(_Token, frozen=True, kw_only=True):
     """A token as the store keeps it."""
 
-    id: TokenId
-    secret_sha256: str
-    name: str
-    role: Role
-    namespace: Namespace
-    queues: tuple[QueueName, ...]
-    kinds: tuple[Kind, ...]
-    max_leases: int
-    max_polls: int
-    may_declare: bool
     created_at: Instant
     expires_at: Instant | None = None
     revoked_at: Instant | None = None

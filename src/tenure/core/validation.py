@@ -253,7 +253,10 @@ def _check_flow(flow: EnqueueFlow, limits: Limits, _: Command | None) -> None:
         if flow.flow_id[14] == DERIVED_VERSION:
             raise _derived_id("flow_id", flow.flow_id)
     else:
-        _check_handler(flow.handler, flow)
+        _check_attempt(flow.handler)
+        if flow.flow_id != handler_flow_id(flow.handler.job_id, step=flow.handler.step):  # [FL13]
+            what = f"{flow.flow_id} does not follow from the job and the step"
+            raise InvalidInput("flow_id", what)
     check_label("name", flow.name, most=MAX_DEDUPE_KEY)
     check_type("members", flow.members, tuple)
     if not 1 <= len(flow.members) <= MAX_FLOW_JOBS:
@@ -275,11 +278,6 @@ def _check_flow(flow: EnqueueFlow, limits: Limits, _: Command | None) -> None:
         steps.add(member.step)
         ids.add(member.job.job_id)
         before = member.job
-    _check_payloads(flow)
-    check_acyclic(flow.members)
-
-
-def _check_payloads(flow: EnqueueFlow) -> None:
     size_bytes = sum(len(member.job.payload) for member in flow.members)
     if size_bytes > MAX_FLOW_PAYLOAD_BYTES:
         raise InvalidInput(
@@ -288,13 +286,7 @@ def _check_payloads(flow: EnqueueFlow) -> None:
             f" {MAX_FLOW_PAYLOAD_BYTES} for a flow",
             hint="keep large values elsewhere and pass their names, or make several flows",
         )
-
-
-def _check_handler(handler: ParentAttempt, flow: EnqueueFlow) -> None:
-    """A flow that a handler makes: its id follows from the handler's job and the step. [FL13]"""
-    _check_attempt(handler)
-    if flow.flow_id != handler_flow_id(handler.job_id, step=handler.step):
-        raise InvalidInput("flow_id", f"{flow.flow_id} does not follow from the job and the step")
+    check_acyclic(flow.members)
 
 
 def _check_member(

@@ -12,7 +12,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import field
@@ -89,11 +89,6 @@ _REQUEUED, _FAILED, _DEAD = EventType.REQUEUED, EventType.FAILED, EventType.DEAD
 _RUNNING, _RECLAIM = JobStatus.RUNNING, EventCause.RECLAIM
 _ERRORS = frozenset({_STALLED, _FAILED, _DEAD})
 
-_Outcome: TypeAlias = Literal["fired", "skipped", "missed"]
-_FIRED: _Outcome = "fired"
-_SKIPPED: _Outcome = "skipped"
-_MISSED: _Outcome = "missed"
-
 
 class KindTally(msgspec.Struct):
     """What happened to the jobs of one kind."""
@@ -105,7 +100,7 @@ class KindTally(msgspec.Struct):
     observations: dict[ObservationType, int] = field(default_factory=dict)
     waits: Histogram = field(default_factory=Histogram)
     runs: Histogram = field(default_factory=Histogram)
-    occurrences: dict[_Outcome, int] = field(default_factory=dict)
+    occurrences: dict[str, int] = field(default_factory=dict)
     lateness: Histogram = field(default_factory=Histogram)
 
     def count(self, change: Change, before: Job | None) -> None:
@@ -249,9 +244,9 @@ class Counts:
         with self._locked():
             tally = self._tallies.of(after.namespace, after.spec.kind)
             for outcome, number in (
-                (_FIRED, after.fired - before.fired),
-                (_SKIPPED, after.skipped - before.skipped),
-                (_MISSED, after.missed - before.missed),
+                ("fired", after.fired - before.fired),
+                ("skipped", after.skipped - before.skipped),
+                ("missed", after.missed - before.missed),
             ):
                 if number:
                     _add(tally.occurrences, outcome, number)

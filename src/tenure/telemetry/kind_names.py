@@ -13,7 +13,10 @@ NEWEST_JOBS = 100
 
 def is_known_kind(store: JobStore, namespace: Namespace, kind: str) -> bool:
     """Whether a worker, a setting or a job has this kind."""
-    return kind in _declared_kinds(store, namespace) or _has_job(store, namespace, kind)
+    if kind in _declared_kinds(store, namespace):
+        return True
+    wanted = JobFilter(namespace=namespace, kind=Kind(kind), limit=1, bodies=False)
+    return bool(store.views.jobs(wanted).jobs)
 
 
 def meant_kind(store: JobStore, namespace: Namespace, kind: str) -> str | None:
@@ -39,8 +42,3 @@ def _declared_kinds(store: JobStore, namespace: Namespace) -> set[Kind]:
     except RequestRefused:  # this token may not list them
         return known
     return known.union(*(each.kinds for each in workers))
-
-
-def _has_job(store: JobStore, namespace: Namespace, kind: str) -> bool:
-    wanted = JobFilter(namespace=namespace, kind=Kind(kind), limit=1, bodies=False)
-    return bool(store.views.jobs(wanted).jobs)

@@ -19,7 +19,6 @@ from tenure.core.rates import RateWait
 from tenure.core.views.job_search import JobFilter
 from tenure.core.views.overview import is_taken
 from tenure.core.vocabulary import JobStatus, WorkerState
-from tenure.core.workers import ListedWorker
 from tenure.ports import Store
 from tenure.protocol.fields import iso
 
@@ -97,14 +96,11 @@ def _blocked_by(store: Store, job: Job, now: Instant) -> Iterator[WaitReason]:
         if rate.wait_us > 0:
             room_at = Instant(now + rate.wait_us)
             yield WaitReason(why=WaitCause.RATE, message=_waits_for(rate), until=room_at)
-    live = [each for each in store.workers.page(job.namespace) if _is_alive(each, now)]
+    workers = store.workers.page(job.namespace)
+    live = [each for each in workers if each.state(now) is WorkerState.ALIVE]
     if not is_taken(job.queue, job.kind, live):
         nothing = f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
         yield WaitReason(why=WaitCause.NO_WORKER, message=nothing)
-
-
-def _is_alive(worker: ListedWorker, now: Instant) -> bool:
-    return worker.state(now) is WorkerState.ALIVE
 
 
 def _parents(store: Store, job: Job) -> WaitReason:

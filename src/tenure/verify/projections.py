@@ -122,11 +122,6 @@ B_EVENTS = {
 _B_STATE = {JobStatus(state): state for state in BState}  # `assigned` is an alias of `claimed`
 
 
-def _splits(event: Event) -> bool:
-    is_reclaim = event.type is EventType.CLAIMED and event.cause is EventCause.RECLAIM
-    return event.type is EventType.REQUEUED or is_reclaim
-
-
 def attempts_move_forward(record: JobHistory) -> Problems:
     """Within an attempt every transition is one of B1 or B2, the rank rises with each, and each
     change has one event. [P2]
@@ -142,7 +137,8 @@ def attempts_move_forward(record: JobHistory) -> Problems:
                 yield event.seq, f"{here} is enqueued a second time"
             here = BState.QUEUED
             continue
-        if _splits(event):
+        is_reclaim = event.type is EventType.CLAIMED and event.cause is EventCause.RECLAIM
+        if is_reclaim or event.type is EventType.REQUEUED:
             if not is_orphaned:
                 yield event.seq, f"{here} goes back to queued and is not orphaned"
             here = BState.QUEUED

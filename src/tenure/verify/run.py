@@ -170,7 +170,15 @@ def verify(
                 collector.add(record)
             if progress is not None:
                 progress(counts.jobs, counts.events)
-        _check_missing(store, index, report, retention_us)
+        now = store.now()
+        for job_id, job_acks in index.without_record():
+            if not must_exist(job_acks, job_id):
+                continue
+            if may_be_purged(job_acks, now, retention_us):
+                counts.purged += 1
+            else:
+                missing = JobHistory(job_id=job_id, job=None, events=())
+                report.add(check_acks(missing, job_acks))
         for rule, collector in collectors:
             report.add(violations(rule, collector.problems(store)))
     report.add(check_across(store))
@@ -189,19 +197,6 @@ def verify_job(
     report.counts.jobs, report.counts.events = 1, len(record.events)
     report.add(check_record(record))
     return report.build(of_one_job=True)
-
-
-def _check_missing(
-    store: RecordSource, index: AckIndex, report: ReportBuilder, retention_us: Duration
-) -> None:
-    now = store.now()
-    for job_id, job_acks in index.without_record():
-        if not must_exist(job_acks, job_id):
-            continue
-        if may_be_purged(job_acks, now, retention_us):
-            report.counts.purged += 1
-            continue
-        report.add(check_acks(JobHistory(job_id=job_id, job=None, events=()), job_acks))
 
 
 def assert_holds(store: RecordSource, acks: Sequence[Path] | None = None) -> VerifyReport:
