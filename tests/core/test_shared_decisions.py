@@ -54,12 +54,12 @@ def test_a_batch_decides_each_command_as_it_is_decided_alone(batch: list[tuple[s
 
 def test_equal_completions_of_a_batch_share_their_way_and_their_facts() -> None:
     """Otherwise the property above would hold because nothing is shared."""
-    shared, ways, outcomes = Shared(), [], []
+    shared, paths, outcomes = Shared(), [], []
     for driver in (lives.running(), lives.running()):
         outcomes.append(decided_in_batch(driver, driver.complete(result=b"1"), shared))
-        ways.append(shared.way)
+        paths.append(shared.last_path)
 
     assert all(isinstance(outcome, Applied) for outcome in outcomes)
     first, second = [each.change.events[0] for each in outcomes if isinstance(each, Applied)]
     assert first.payload is second.payload
-    assert ways[0] is ways[1] is not None
+    assert paths[0] is paths[1] is not None

@@ -113,17 +113,17 @@ def apply(
 ) -> Applied:
     """The change that `drafts` make of `job` under the row `rule` of the table."""
     source = job.status if job is not None else None
-    way = None if at.shared is None else at.shared.way
+    known = None if at.shared is None else at.shared.last_path
     if (
-        way is None
-        or way.rule is not rule
-        or way.source is not source
-        or way.actor is not origin.actor
-        or (way.drafts is not drafts and not _is_along(way.path, drafts))
+        known is None
+        or known.rule is not rule
+        or known.source is not source
+        or known.actor is not origin.actor
+        or (known.drafts is not drafts and not _is_along(known.path, drafts))
     ):
-        way = _allowed_path(rule, source, origin.actor, drafts)
+        known = _allowed_path(rule, source, origin.actor, drafts)
         if at.shared is not None:
-            at.shared.way = way
+            at.shared.last_path = known
     expected_rev = job.rev if job is not None else 0
     logged: list[Event] = []
     current = job

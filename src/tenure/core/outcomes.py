@@ -30,7 +30,7 @@ from tenure.core.vocabulary import JobStatus
 
 
 class AllowedPath(msgspec.Struct, frozen=True, gc=False):
-    """A way that a change may take: it was found in THE table."""
+    """A path that a change may take, as found in THE table."""
 
     rule: str
     source: JobStatus | None
@@ -48,11 +48,11 @@ class Shared:
     """Memo shared by the decisions of one batch. Only what follows from their own inputs is kept,
     so that it never changes a decision."""
 
-    __slots__ = ("completion", "policies", "way")
+    __slots__ = ("completion", "last_path", "policies")
 
     def __init__(self, policies: DeclaredPolicies = NO_POLICIES) -> None:
         self.policies = policies  # of kinds whose enqueues bring none
-        self.way: AllowedPath | None = None  # the last one
+        self.last_path: AllowedPath | None = None  # of the last decision
         self.completion: tuple[bytes, list[Any]] | None = None  # the last result and its drafts
 
 

@@ -198,7 +198,7 @@ TABLE: tuple[Transition, ...] = (
 BY_ID: dict[str, Transition] = {row.id: row for row in TABLE}
 
 
-_WAYS: dict[_RulePath, None] = {
+_RULE_PATHS: dict[_RulePath, None] = {
     (row.id, source, path): None
     for row in TABLE
     for source in row.sources
@@ -210,7 +210,7 @@ _WAYS: dict[_RulePath, None] = {
 
 def _edges() -> dict[_StatusEdge, frozenset[str]]:
     found: dict[_StatusEdge, frozenset[str]] = {}
-    for rule, here, path in _WAYS:
+    for rule, here, path in _RULE_PATHS:
         for event_type, there in path:
             edge = (here, event_type, there)
             found[edge] = found.get(edge, frozenset()) | {rule}
@@ -230,7 +230,7 @@ def is_allowed(source: str | None, event_type: str, target: str) -> bool:
 
 def allows(rule: str, source: JobStatus | None, path: Path) -> bool:
     """Whether the row `rule` allows this path out of `source`."""
-    return (rule, source, path) in _WAYS  # one look-up: asked for every change of every job
+    return (rule, source, path) in _RULE_PATHS  # one look-up: asked for every change of every job
 
 
 def roles(*rules: str) -> frozenset[str]:
