@@ -15,7 +15,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, new_job_id
 from tenure.core.instants import Instant
-from tenure.deadlines import deadline
+from tenure.deadlines import DEADLINE, deadline, waiting_at_most
 from tenure.errors import StoreUnavailable
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
@@ -116,6 +116,33 @@ def test_a_call_behind_one_that_hangs_is_answered_in_time_and_never_carried_out(
     assert not store.was_asked.acquire(blocking=False)
     store.hangs = False
     assert not any(is_there(world, command.job_id) for command in commands)
+
+
+@spec("K6")
+def test_a_call_that_may_wait_longer_is_not_in_the_batch_of_one_that_may_not() -> None:
+    store, was_asked, may_continue = MemoryStore(), Event(), Event()
+    left_s: list[float] = []
+
+    def save(*arguments: Any, **named: Any) -> Any:
+        until = DEADLINE.get()
+        assert until is not None
+        left_s.append(until.remaining_s)
+        was_asked.set()
+        assert may_continue.wait(LATEST_S)
+        return own(*arguments, **named)
+
+    own = instead(store, "jobs.save", save)
+    with closing(World(store, threads=1, timeout_s=30.0).coordinator) as coordinator:
+        first = coordinator.submit(new_job(1))
+        assert was_asked.wait(LATEST_S)
+        with waiting_at_most(10.0):
+            shorter = coordinator.submit(new_job(2))
+        longer = coordinator.submit(new_job(3))
+        may_continue.set()
+        answers = [call.result(LATEST_S) for call in (first, shorter, longer)]
+
+    assert len(answers) == 3
+    assert [round(each, -1) for each in left_s] == [30, 10, 30]
 
 
 @spec("K6")

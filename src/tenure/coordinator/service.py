@@ -79,6 +79,10 @@ PATIENCE_S = 0.05
 caller's own transaction has locked, up to the store's lock time-out."""
 
 
+DEADLINES_APART_S = 1.0
+"""How far apart the deadlines of calls in one batch may be."""
+
+
 CLOSE_WITHIN_S = 60.0
 """Longer than a statement may take at any store."""
 
@@ -168,6 +172,14 @@ def _subjects(commands: Sequence[Command]) -> list[Subject]:
         if isinstance(command, Enqueue) and command.dedupe_key is not None:
             subjects.append(DedupeKey(command.namespace, command.kind, command.dedupe_key))
     return subjects
+
+
+def _may_share(one: _Commands, other: _Commands) -> bool:
+    """Whether two calls may be in one batch. Parked calls get batches of their own, so that no
+    others wait with them; and a batch has the earliest deadline of its calls, so that calls which
+    may wait longer are not in it. [K6]"""
+    apart_s = abs(one.deadline.until_s - other.deadline.until_s)
+    return one.was_parked is other.was_parked and apart_s <= DEADLINES_APART_S
 
 
 class _Claim:
@@ -491,12 +503,12 @@ class Coordinator:
 
     def _take_commands(self) -> list[_Commands]:
         """The calls of the next batch. One about a job or dedupe key that a running batch is about
-        is parked: if a caller's own transaction has locked the row, only one thread waits for it.
-        Parked calls get batches of their own, so that no others wait with them."""
+        is parked: if a caller's own transaction has locked the row, only one thread waits for
+        it."""
         taken: list[_Commands] = []
         room = MAX_BATCH
         while self._commands and (not taken or len(self._commands[0].waiting) <= room):
-            if taken and self._commands[0].was_parked is not taken[0].was_parked:
+            if taken and not _may_share(self._commands[0], taken[0]):
                 break
             call = self._commands.popleft()
             self._gathered -= len(call.waiting)
