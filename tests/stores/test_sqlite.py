@@ -40,6 +40,7 @@ from tests.support.waiting import PATIENCE_S, until
 def test_connections_are_durable_and_careful(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
     wanted = {
         "journal_mode": "wal",
+        "page_size": 2048,
         "synchronous": 2,  # FULL
         "mmap_size": 0,
         "wal_autocheckpoint": 0,
