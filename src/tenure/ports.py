@@ -87,7 +87,7 @@ from tenure.core.views.events import (
 )
 from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.core.views.overview import Overview, OverviewFilter
-from tenure.core.views.rollups import MAX_CATCH_UP, Fold, FoldProgress, UnfoldedPage
+from tenure.core.views.rollups import MAX_CATCH_UP, Fold, UnfoldedPage
 from tenure.core.vocabulary import (
     Cause,
     HealthState,
@@ -759,9 +759,6 @@ class Views(ReadableViews, Protocol):
         `core.queue_sample` chooses, and counts at most `jobs` jobs of each, and as many of the
         newest dead letters of each namespace: the cost does not grow with the number of jobs.
         [B27]"""
-
-    def fold_progress(self) -> tuple[FoldProgress, Instant]:
-        """How far the log was folded, and now."""
 
     def unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
         """The next `limit` events in the order of the tail that were not folded, none of which one

@@ -495,7 +495,7 @@ def folds_twice(store: WrongStore) -> None:
     save = store.views.save_fold
 
     def save_anyway(fold: Fold) -> bool:
-        return save(replace(fold, expected=store.views.fold_progress()[0].position))
+        return save(replace(fold, expected=store.views.unfolded(limit=1).progress.position))
 
     store.views = cast(Any, With(store.views, save_fold=save_anyway))
 

@@ -224,7 +224,7 @@ class Shop:
             first[2]()
         self._advance(end_s - self._now_s)
         self._sweeper.sweep_once()
-        self._folder.fold_if_due()
+        self._folder.fold_once()
 
     def _advance(self, amount_s: float) -> None:
         self.clock.advance(amount_s)

@@ -184,25 +184,18 @@ class Folder:
         if not is_behind and not self._is_wanted():
             return False
         began_us = self._monotonic()
-        report = self.fold_once() if is_behind else self.fold_if_due()
+        report = self.fold_once()
         if report.is_behind:
             self._pause_us = Duration(PAUSE_PER_COST * (self._monotonic() - began_us))
         return False  # it continues after the pause
 
-    def fold_if_due(self) -> FoldReport:
-        """Fold a page, unless a process has folded one just now, or the store has no rollups."""
+    def fold_once(self) -> FoldReport:
+        """Fold at most a page, if the store has rollups. Raises what the store raises."""
         try:
             views = self._store.views
         except NotSupported:
             return FoldReport()
-        progress, now = views.fold_progress()
-        if progress.folded_at is not None and 0 <= now - progress.folded_at < FOLD_INTERVAL:
-            return FoldReport()
-        return self.fold_once()
-
-    def fold_once(self) -> FoldReport:
-        """Fold at most a page. Raises what the store raises."""
-        page = self._store.views.unfolded(limit=self._page, catch_up=self._catch_up)
+        page = views.unfolded(limit=self._page, catch_up=self._catch_up)
         planned = fold(page)
-        was_saved = planned is not None and self._store.views.save_fold(planned)
+        was_saved = planned is not None and views.save_fold(planned)
         return FoldReport(was_saved=was_saved, is_behind=was_saved and page.is_full)

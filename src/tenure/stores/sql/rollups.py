@@ -51,12 +51,6 @@ _NEWEST: Shape = (("place", AFTER), ("order", NEWEST_FIRST), ("until", "TRUE"))
 class SqlRollups(Part):
     """The rollups of `tenure.ports.Upkeep`."""
 
-    def fold_progress(self) -> tuple[FoldProgress, Instant]:
-        """How far the log was folded, and now."""
-        queries = [self._query("fold_progress"), self._query("moment")]
-        [row], [(now, _)] = self._read(lambda tx: tx.fetch(*queries, last=True))
-        return progress_from(row), Instant(now)
-
     def unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
         """The next events to fold, and the rollups that they belong to. [OB33]"""
         load = partial(self._unfolded, limit=limit, catch_up=catch_up)

@@ -165,7 +165,6 @@ class SqlViews(Part):
         super().__init__(database)
         self.overview = overview.overview
         self.measure = depths.measure
-        self.fold_progress = rollups.fold_progress
         self.unfolded = rollups.unfolded
         self.save_fold = rollups.save_fold
 

@@ -156,7 +156,6 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "upkeep.delete workers": lambda store: (
         store.upkeep.delete("workers", older_than_us=DAY, limit=1).deleted
     ),
-    "views.fold_progress": lambda store: store.views.fold_progress(),
     "views.unfolded": lambda store: store.views.unfolded(limit=1),
     "views.save_fold": lambda store: store.views.save_fold(
         Fold(expected=None, progress=FoldProgress(), rollups=())

@@ -1,6 +1,6 @@
 """Rollups: the log added up for plots, each event once."""
 
-from tenure.coordinator.retention import FOLD_INTERVAL, Folder
+from tenure.coordinator.retention import Folder
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.views.overview import OutcomeCounts, TimeRange
@@ -81,7 +81,7 @@ def test_of_two_processes_that_fold_the_same_events_one_saves_them(kit: Kit) -> 
     assert not kit.store.views.save_fold(fold_of(mine))
 
     assert overview(kit) == before
-    assert kit.store.views.fold_progress()[0].position == mine.end
+    assert kit.store.views.unfolded(limit=1).progress.position == mine.end
 
 
 @spec("OB33")
@@ -270,15 +270,3 @@ def test_the_newest_part_of_a_long_log_may_be_of_two_epochs(kit: Kit) -> None:
 
     assert totals(found).enqueued == 2
     assert found.since < found.counted_since < kit.now()
-
-
-@spec("OB36")
-def test_a_store_that_was_folded_just_now_is_left_alone(kit: Kit) -> None:
-    folder = Folder(kit.store, monotonic=kit.monotonic)
-    kit.enqueue()
-    assert folder.fold_if_due().was_saved
-    kit.enqueue()
-
-    assert not folder.fold_if_due().was_saved
-    kit.advance(seconds=FOLD_INTERVAL // MICROSECONDS_PER_SECOND)
-    assert folder.fold_if_due().was_saved
