@@ -1,7 +1,9 @@
 """Validation: that every command is within its limits.
 
 `decide` may rely on all of it. Each violation is an `InvalidInput` that names the field and states
-what is allowed; nothing has been written when it is raised. [J6]
+what is allowed; nothing has been written when it is raised. [J6] The coordinator that decides about
+a command calls this, once, also on a caller's own connection. Others check earlier only where a
+comment there gives the reason.
 """
 
 import re

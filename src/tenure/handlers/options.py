@@ -244,6 +244,7 @@ def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy
     if not changed and "lease" not in given:
         return base
     policy = msgspec.structs.replace(base, **changed)
+    # Checked already here: the error points at the declaration, not at the first enqueue.
     check_policy("policy", policy, _ANY_LEASE)
     return policy
 
