@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from tenure.core import claims
 from tenure.core.claims import (
     MAX_CLAIM_BYTES,
+    ClaimAnswer,
     ClaimPlan,
     ClaimRequest,
     ClaimView,
-    Freshness,
     QueueState,
+    answer_without_planning,
     claim_fingerprint,
-    freshness_of,
     plan_claims,
     usable_candidates,
     wanted,
@@ -189,14 +189,18 @@ def remembered(claim: ClaimRequest) -> Session:
     return session
 
 
+STALE = ClaimAnswer(cause=Cause.STALE_CLAIM)
+REUSED = ClaimAnswer(cause=Cause.IDEMPOTENCY_KEY_REUSE)
+
+
 @spec("Q2")
 def test_a_session_admits_rising_claims_and_refuses_older_ones() -> None:
     session = remembered(request(claim_seq=5, request_id="five"))
 
-    assert freshness_of(None, request()) is Freshness.FRESH
-    assert freshness_of(session, request(claim_seq=6, request_id="six")) is Freshness.FRESH
-    assert freshness_of(session, request(claim_seq=4, request_id="four")) is Freshness.STALE
-    assert freshness_of(session, request(claim_seq=5, request_id="other")) is Freshness.STALE
+    assert answer_without_planning(None, request()) is None
+    assert answer_without_planning(session, request(claim_seq=6, request_id="six")) is None
+    assert answer_without_planning(session, request(claim_seq=4, request_id="four")) == STALE
+    assert answer_without_planning(session, request(claim_seq=5, request_id="other")) == STALE
 
 
 @spec("Q2")
@@ -204,11 +208,11 @@ def test_a_repeat_is_known_by_id_and_body() -> None:
     first = request(claim_seq=5, request_id="five", limit=2)
     session = remembered(first)
 
-    assert freshness_of(session, first) is Freshness.REPEAT
-    assert freshness_of(session, replace(first, limit=3)) is Freshness.REUSED
-    assert freshness_of(session, replace(first, queues=(QUEUE,))) is Freshness.REUSED
-    assert freshness_of(session, replace(first, kinds=(Kind("x"),))) is Freshness.REUSED
-    assert freshness_of(session, replace(first, claim_seq=6)) is Freshness.REUSED
+    assert answer_without_planning(session, first) == ClaimAnswer(is_repeat=True)
+    assert answer_without_planning(session, replace(first, limit=3)) == REUSED
+    assert answer_without_planning(session, replace(first, queues=(QUEUE,))) == REUSED
+    assert answer_without_planning(session, replace(first, kinds=(Kind("x"),))) == REUSED
+    assert answer_without_planning(session, replace(first, claim_seq=6)) == REUSED
 
 
 @spec("Q2")

@@ -9,7 +9,7 @@ the order it found it, never past the limit of a queue [Z3] or a rate [RL1]; eac
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 
 import msgspec
 
@@ -327,15 +327,6 @@ class ClaimConflict(StrEnum):
     HELD = "held"  # it received nothing: jobs that it asked for are rate-limited
 
 
-class Freshness(Enum):
-    """Whether a claim is new, a repeat, or out of order."""
-
-    FRESH = auto()
-    REPEAT = auto()
-    REUSED = auto()
-    STALE = auto()
-
-
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -365,14 +356,17 @@ def claim_fingerprint(request: ClaimRequest) -> Fingerprint:
     return Fingerprint(hashlib.blake2b(_encode(request), digest_size=16).hexdigest())
 
 
-def freshness_of(session: Session | None, request: ClaimRequest) -> Freshness:
-    """Whether a claim is new, a repeat or out of order, by its session's last claim. [Q1] [Q2]"""
+def answer_without_planning(session: Session | None, request: ClaimRequest) -> ClaimAnswer | None:
+    """The answer to a claim that is a repeat or out of order, by its session's last claim; None to
+    a new one. [Q1] [Q2]"""
     if session is None:
-        return Freshness.FRESH
+        return None
     if session.request_id == request.request_id:
-        same = session.fingerprint == claim_fingerprint(request)
-        return Freshness.REPEAT if same else Freshness.REUSED
-    return Freshness.FRESH if request.claim_seq > session.claim_seq else Freshness.STALE
+        if session.fingerprint == claim_fingerprint(request):
+            return ClaimAnswer(is_repeat=True)
+        return ClaimAnswer(cause=Cause.IDEMPOTENCY_KEY_REUSE)
+    is_new = request.claim_seq > session.claim_seq
+    return None if is_new else ClaimAnswer(cause=Cause.STALE_CLAIM)
 
 
 def plan_claims(
@@ -384,31 +378,26 @@ def plan_claims(
     changed: dict[SessionKey, Session] = {}
     answers: list[ClaimAnswer] = []
     for position, request in enumerate(requests):
-        match freshness_of(sessions.get(request.session), request):
-            case Freshness.REPEAT:
-                answers.append(ClaimAnswer(is_repeat=True))
-                session = sessions[request.session]
-                if not session.is_repeated:
-                    session = msgspec.structs.replace(session, is_repeated=True)
-                    sessions[session.key] = changed[session.key] = session
-            case Freshness.REUSED:
-                answers.append(ClaimAnswer(cause=Cause.IDEMPOTENCY_KEY_REUSE))
-            case Freshness.STALE:
-                answers.append(ClaimAnswer(cause=Cause.STALE_CLAIM))
-            case Freshness.FRESH:
-                asked = claim_fingerprint(request)
-                grants = pool.take(request, asked, claims_left=len(requests) - position)
-                limited = None if grants else pool.room.rate_limited(request)
-                answers.append(ClaimAnswer(grants=grants, rate_limited=limited))
-                if grants:  # empty answers are not remembered [Q3]
-                    session = Session(
-                        key=request.session,
-                        claim_seq=request.claim_seq,
-                        request_id=request.request_id,
-                        fingerprint=asked,
-                        claimed_at=view.now,
-                    )
-                    sessions[session.key] = changed[session.key] = session
+        session = sessions.get(request.session)
+        answer = answer_without_planning(session, request)
+        if answer is None:
+            asked = claim_fingerprint(request)
+            grants = pool.take(request, asked, claims_left=len(requests) - position)
+            limited = None if grants else pool.room.rate_limited(request)
+            answer = ClaimAnswer(grants=grants, rate_limited=limited)
+            if grants:  # empty answers are not remembered [Q3]
+                session = Session(
+                    key=request.session,
+                    claim_seq=request.claim_seq,
+                    request_id=request.request_id,
+                    fingerprint=asked,
+                    claimed_at=view.now,
+                )
+                sessions[session.key] = changed[session.key] = session
+        elif answer.is_repeat and session is not None and not session.is_repeated:
+            session = msgspec.structs.replace(session, is_repeated=True)
+            sessions[session.key] = changed[session.key] = session
+        answers.append(answer)
     return ClaimPlan(
         changes=tuple(pool.changes),
         sessions=tuple(changed.values()),
