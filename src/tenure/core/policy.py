@@ -1,8 +1,9 @@
 """A job's own policy, fixed at enqueue: the coordinator needs none of the user's code. [F5]
 
-Stored as a JSON array that has every field: field order is the schema. Append fields, never move or
-remove one. Because every field is written, a default may change: a job's policy means tomorrow what
-it meant at enqueue. Also what follows from a policy: backoff, and the spread after an outage.
+Written as an array that has every field: field order is the schema. Append fields, never move or
+remove one. A default may change: stores leave out what equals an array of their own, which never
+changes, so that a job's policy means tomorrow what it meant at enqueue. Also what follows from a
+policy: backoff, and the spread after an outage.
 """
 
 from collections.abc import Callable

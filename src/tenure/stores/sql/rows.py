@@ -11,7 +11,8 @@ here must never change.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -170,7 +171,7 @@ _OF_LEASE, _OF_JOB, _WHOLE = "=", "~", "!"
 that starts with one of these."""
 
 _NO_FACTS = Facts()
-_RARE_FACTS = tuple(name for name in Facts.__struct_fields__ if name not in FACT_COLUMNS)
+_rare_of = itemgetter(*(name for name in Facts.__struct_fields__ if name not in FACT_COLUMNS))
 _WITHOUT_FACT_COLUMNS = dict.fromkeys(FACT_COLUMNS)
 _NULL_DIGEST = digest(NO_BODY)
 
@@ -178,20 +179,27 @@ _NULL_DIGEST = digest(NO_BODY)
 def event_values(events: Sequence[Event]) -> dict[str, Values]:
     """The columns of these events, not encoded yet. What each event leaves out is None, or shorter:
     `event_from` adds it again. Column by column: a loop in Python for each event costs twice."""
-    columns = _columns(events)
+    columns: dict[str, Values] = dict(
+        zip(EVENT_FIELDS, zip(*map(astuple, events), strict=True), strict=True)
+    )
     count = len(events)
     nothing: Values = (None,) * count
     ways = zip(columns["type"], columns["from_status"], columns["to_status"], strict=True)
     if _USUAL_WAYS.issuperset(ways):
         columns["from_status"] = columns["to_status"] = nothing
-    owned = set(zip(columns["owner"], columns["actor"], strict=True))
-    if not [actor for owner, actor in owned if owner is None or actor != f"worker:{owner}"]:
-        columns["owner"] = ("",) * count
+    if None not in columns["owner"]:
+        owned = set(zip(columns["owner"], columns["actor"], strict=True))
+        if not [actor for owner, actor in owned if actor != f"worker:{owner}"]:
+            columns["owner"] = ("",) * count
     asked = zip(columns["request_id"], columns["lease_id"], columns["job_id"], strict=True)
     columns["request_id"] = [
         _OF_LEASE + request_id[len(lease_id) :]
         if lease_id is not None and request_id.startswith(lease_id)
-        else _short_request(request_id, job_id)
+        else _OF_JOB + request_id[len(job_id) :]
+        if request_id.startswith(job_id)
+        else _WHOLE + request_id
+        if request_id[:1] in (_OF_LEASE, _OF_JOB, _WHOLE)
+        else request_id
         for request_id, lease_id, job_id in asked
     ]
     for name in OF_FIRST_EVENT:
@@ -200,26 +208,18 @@ def event_values(events: Sequence[Event]) -> dict[str, Values]:
             columns[name] = [value if seq == 1 else None for value, seq in firsts]
     facts = columns["payload"]
     are_equal = facts.count(facts[0]) == count
-    by_fact = _columns(facts[:1] if are_equal else facts)
+    rows = map(astuple, facts[:1] if are_equal else facts)
+    by_fact = dict(zip(Facts.__struct_fields__, zip(*rows, strict=True), strict=True))
     for name in FACT_COLUMNS:
         columns[name] = by_fact[name] if not are_equal else (by_fact[name][0],) * count
     if _NULL_DIGEST in columns["sha256"]:
         columns["sha256"] = ["" if each == _NULL_DIGEST else each for each in columns["sha256"]]
     columns["payload"] = nothing
-    if [name for name in _RARE_FACTS if by_fact[name].count(None) < len(by_fact[name])]:
+    rare_facts = list(chain.from_iterable(_rare_of(by_fact)))
+    if rare_facts.count(None) < len(rare_facts):
         rare = [replace(each, **_WITHOUT_FACT_COLUMNS) for each in facts]
         columns["payload"] = [None if each == _NO_FACTS else each for each in rare]
     return columns
-
-
-def _columns(rows: Sequence[msgspec.Struct]) -> dict[str, Values]:
-    return dict(zip(rows[0].__struct_fields__, zip(*map(astuple, rows), strict=True), strict=True))
-
-
-def _short_request(request_id: str, job_id: str) -> str:
-    if request_id.startswith(job_id):
-        return _OF_JOB + request_id[len(job_id) :]
-    return _WHOLE + request_id if request_id[:1] in (_OF_LEASE, _OF_JOB, _WHOLE) else request_id
 
 
 def value_encoder(encode: Encoder) -> Callable[[Any], Any]:
