@@ -109,16 +109,22 @@ class _Envelope:
         is_tls = scope["scheme"] == "https" and not is_loopback(_host_name(Request(scope)))
 
         deadline_s = 0.0
+        head: Message | None = None
 
         async def finish(message: Message) -> None:
-            nonlocal deadline_s
+            nonlocal deadline_s, head
             if message["type"] == "http.response.start":
                 message["headers"] = _with_common(message["headers"], request_id)
                 if is_tls:
                     message["headers"].append(HSTS)
                 deadline_s = asyncio.get_running_loop().time() + self._settings.send_within_s
+                head = message  # sent with the first part of the body: one timer for both
+                return
             try:
                 async with asyncio.timeout_at(deadline_s):
+                    if head is not None:
+                        await send(head)
+                        head = None
                     await send(message)
             except TimeoutError as late:
                 raise _NotRead from late

@@ -14,6 +14,7 @@ because a proxy in front may have used the other one [H40].
 import asyncio
 import ssl
 from collections import Counter
+from math import inf
 from typing import Any
 
 import h11
@@ -138,6 +139,7 @@ class GuardedProtocol(H11Protocol):
         self.conn = StrictConnection(self.settings.max_header_bytes)
         self._channel: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._ends_at = inf
         self._is_idle = False
         self._peer: Peer | None = None
         self._requests = 0
@@ -173,6 +175,9 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer and the counting."""
         self._stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self.release()
         super().connection_lost(exc)
 
@@ -204,14 +209,28 @@ class GuardedProtocol(H11Protocol):
             self._refuse("400 Bad Request", _MALFORMED)
 
     def _close_after(self, within_s: float) -> None:
-        self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(within_s, self._end)
+        """Leaves a timer that fires before: it checks the time, and is set again. So a request
+        needs none, where it would make and cancel two."""
+        loop = asyncio.get_running_loop()
+        self._is_idle = False
+        self._ends_at = loop.time() + within_s
+        if self._timer is not None:
+            if self._timer.when() <= self._ends_at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(self._ends_at, self._end_if_late)
+
+    def _end_if_late(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        if self._ends_at <= loop.time():
+            self._end()
+        elif self._ends_at < inf:
+            self._timer = loop.call_at(self._ends_at, self._end_if_late)
 
     def _stop_timer(self) -> None:
         self._is_idle = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._ends_at = inf
 
     def _end(self) -> None:
         """Close; abort after `CLOSE_WITHIN_S` if the client does not read the rest of the
