@@ -15,6 +15,9 @@ from tests.stores.lives import claim_request, enqueue
 
 MOST_OF_AN_ENQUEUE = 150
 MOST_OF_A_CLAIM = 250
+CALLS = 20
+"""The lowest of this many counts: a busy machine delivers the server's answer in more pieces, and each
+piece is waited for once more."""
 
 
 def functions_during(work: Callable[[], object]) -> int:
@@ -46,14 +49,14 @@ def test_an_enqueue_calls_few_functions(postgres_url: str) -> None:
         for number in range(10):
             add.enqueue(number)
 
-        called = min(functions_during(lambda: add.enqueue(1)) for _ in range(3))
+        called = min(functions_during(lambda: add.enqueue(1)) for _ in range(CALLS))
 
     assert called <= MOST_OF_AN_ENQUEUE
 
 
 def test_a_claim_of_one_job_calls_few_functions(postgres_store: PostgresStore) -> None:
     coordinator = Coordinator(postgres_store)
-    kind = postgres_store.jobs.load(enqueue(postgres_store, 20)).jobs.popitem()[1].kind
+    kind = postgres_store.jobs.load(enqueue(postgres_store, 2 * CALLS)).jobs.popitem()[1].kind
 
     def called_by_a_claim(seq: int) -> int:
         request = replace(claim_request(1, seq=seq), kinds=(kind,))
@@ -62,7 +65,7 @@ def test_a_claim_of_one_job_calls_few_functions(postgres_store: PostgresStore) -
         assert len(call.future.result().grants) == 1
         return called
 
-    called = min([called_by_a_claim(seq) for seq in range(1, 10)])
+    called = min([called_by_a_claim(seq) for seq in range(1, CALLS)])
     coordinator.close()
 
     assert called <= MOST_OF_A_CLAIM
