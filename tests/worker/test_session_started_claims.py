@@ -13,7 +13,6 @@ from tenure.core.vocabulary import JobStatus
 from tenure.handlers.registry import Isolation
 from tenure.verify import assert_holds
 from tenure.worker.frames import Run
-from tenure.worker.session import session
 from tenure.worker.session.messages import (
     Begin,
     Kill,
@@ -219,24 +218,6 @@ def test_a_report_of_a_short_job_waits_no_longer_than_a_claim() -> None:
     drive.advance(GATHER / seconds(1))
 
     assert drive.status(ended.job_id) is JobStatus.SUCCEEDED
-
-
-def test_a_claim_waits_for_no_more_free_slots_than_are_worthwhile_and_asks_for_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(session, "WORTHWHILE", 5)
-    drive = with_short_jobs(10)
-    runs = [frame.run for frame in frames(drive)[-10:]]
-    before = len(drive.wanted(SendClaim))
-    assert drive.wanted(SendClaim)[0].request.limit == 10
-
-    for run in runs[:4]:
-        drive.finish(run)
-    assert len(drive.wanted(SendClaim)) == before
-
-    drive.finish(runs[4])
-
-    assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [5]
 
 
 @pytest.mark.parametrize("claim_takes_s", [0.0, 0.012, 5.0])

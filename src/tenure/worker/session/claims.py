@@ -18,10 +18,7 @@ from tenure.core.policy import Backoff, Random, delay_us
 from tenure.handlers.registry import Isolation
 
 AT_ONCE = Duration(0)
-MAX_PER_CLAIM = 500
-WORTHWHILE = 200
-"""A claim for this many waits for no more free slots: while it is decided, the other jobs run."""
-
+MAX_PER_CLAIM = 200
 MAX_CLAIM_TRIES = 20
 """How often one claim is sent. With the pauses of `RETRY` that takes most of a minute at least: a
 usual lease is over by then, and its jobs are in other hands or ready again. [WP20]"""

@@ -52,8 +52,8 @@ from tenure.worker.session.attempts import (
 )
 from tenure.worker.session.claims import (
     AT_ONCE,
+    MAX_PER_CLAIM,
     RETRY,
-    WORTHWHILE,
     ClaimPlanner,
     ClaimSettings,
 )
@@ -313,7 +313,7 @@ class WorkerSession:
         """Short jobs end one soon after the other, and a claim of one costs almost as much as one
         of many: while others run, a claim waits a moment."""
         free = self._concurrency - self._occupied
-        is_enough = free >= min(self._concurrency, WORTHWHILE) or self._drain is not None
+        is_enough = free >= min(self._concurrency, MAX_PER_CLAIM) or self._drain is not None
         if self._room_since is None or is_enough or not self._runs_short_jobs:
             return Boot(0)
         return Boot(self._room_since + self._gather_us())
