@@ -16,8 +16,8 @@ from tests.stores.lives import claim_request, enqueue
 MOST_OF_AN_ENQUEUE = 150
 MOST_OF_A_CLAIM = 250
 CALLS = 20
-"""The lowest of this many counts: a busy machine delivers the server's answer in more pieces, and each
-piece is waited for once more."""
+"""The lowest of this many counts: a busy machine delivers the server's answer in more pieces, and
+each piece is waited for once more."""
 
 
 def functions_during(work: Callable[[], object]) -> int:
