@@ -1,4 +1,4 @@
-"""An agent: a long job that saves what it has learnt, says how far it is, and stops when told to.
+"""An agent: a long job that saves what it has learnt, reports its progress, and stops when asked.
 
 Each step is an expensive call (here it only sleeps). The agent saves a checkpoint after every
 step, so an attempt that fails half-way is continued, not repeated: the first question meets an
@@ -32,7 +32,7 @@ def research(ctx: Context, question: str, steps: int, overloaded_at: int = 0) ->
     """Answer a question in steps. `overloaded_at` is where the first attempt fails."""
     paid_in: list[int] = ctx.checkpoint or []  # what the last attempt saved
     for step in range(len(paid_in) + 1, steps + 1):
-        ctx.check()  # raises Cancelled: asked to stop, or somebody else has the job now
+        ctx.check()  # raises Cancelled: asked to stop, or another worker has the job now
         if ctx.attempt == 1 and step == overloaded_at:
             raise TransientError("the model is overloaded")
         think(question, step)

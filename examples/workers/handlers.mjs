@@ -5,7 +5,7 @@ export default {
   // {"words": "a b c"} => 3
   count: ({ words }) => words.split(/\s+/).filter(Boolean).length,
 
-  // What `tenure conform worker` asks of a worker: so many effects, then an end.
+  // What `tenure conform worker` asks of a worker: N effects, then an end.
   async conform({ effects, every_s, effect_url, outcome }) {
     for (let n = 0; n < effects; n++) {
       await fetch(effect_url, { method: "POST" });

@@ -13,7 +13,7 @@ tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
 printf 'Content-Type: application/json\nAuthorization: Bearer %s\n' "$TENURE_TOKEN" >"$tmp/head"
 say() { echo "$(date -u +%FT%TZ) $*" >&2; }
 halt() { [ -z "$1" ] || kill -KILL -- "-$1" 2>/dev/null || :; } # a whole process group
-# await PID: how it ended. A signal ends a `wait` early; and bash's own word on what was killed is no news.
+# await PID: how it ended. A signal ends a `wait` early; bash's own message about a killed process is dropped.
 await() {
   local code
   while wait "$1"; code=$?; kill -0 "$1"; do :; done
@@ -74,7 +74,7 @@ attempt() {
   beat "$sent" "$(jq '.lease_ttl_s | floor' <<<"$answer")" "$(jq '.heartbeat_s | floor' <<<"$grant")" \
     "$(jq .hb_seq <<<"$grant")" &
   beating=$!
-  [ -z "$stopping" ] || halt "$handler" # told to stop before there was something to stop
+  [ -z "$stopping" ] || halt "$handler" # asked to stop before the handler existed
   await "$handler"
   code=$? handler=''
   case $(paste -sd' ' "$tmp/stop")/$code in

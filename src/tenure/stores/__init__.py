@@ -1,1 +1,1 @@
-"""Stores: memory (the reference), SQLite and PostgreSQL, behind the port `tenure.ports.Store`."""
+"""Stores: SQLite, in a file or in memory, and PostgreSQL, behind the port `tenure.ports.Store`."""

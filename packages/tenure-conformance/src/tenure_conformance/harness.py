@@ -167,7 +167,7 @@ class _InterposedJobs:
 
 
 def policy(*, lease_s: float = 60, **fields: Any) -> Policy:
-    """A policy with a lease in seconds; the other fields as they are named."""
+    """A policy with a lease in seconds; other fields by name."""
     return Policy(lease_us=seconds(lease_s), **fields)
 
 
@@ -199,7 +199,7 @@ def race(*runners: Callable[[], T]) -> list[T]:
 class Kit:
     """The store under test, a coordinator on it, and a short method for each command.
 
-    Methods that take a job use the lease in it, so an old copy of a job stands for an old lease. A
+    Methods that take a job use the lease in it, so an old copy of a job has an old lease. A
     second call with the same `request_id` is a repeated request.
     """
 
@@ -212,7 +212,9 @@ class Kit:
         self._ids = counted_entropy("ids")
         self._seqs: dict[tuple[str, str], int] = {}
         self._acks: list[Ack] = []
-        self.of_newer_version: set[JobId] = set()  # jobs whose words this version does not know
+        self.of_newer_version: set[JobId] = (
+            set()
+        )  # jobs with values that this version does not know
         self._coordinators: list[Coordinator] = []
         self.coordinator = self.coordinate(self.store)
 
@@ -268,7 +270,7 @@ class Kit:
 
     def verify(self, directory: Path) -> None:
         """Fail if `tenure.verify` finds a violation or misses an acknowledged change. Of the jobs
-        `of_newer_version` it reports their unknown words, and nothing else. [Y4]"""
+        `of_newer_version` it must report their unknown values, and nothing else. [Y4]"""
         acks = directory / "acks.jsonl"
         with AckWriter(acks) as writer:
             writer.write(*self._acks)

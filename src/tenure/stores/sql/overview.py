@@ -1,8 +1,8 @@
 """What a SQL store gathers for an overview.
 
-Every number comes from an index and stops at a limit, so that looking at a store costs the same
+Every number comes from an index and stops at a limit, so that an overview costs the same
 however many jobs it has. Counts by kind jump from kind to kind through the indexes of jobs that
-wait. Decides nothing: `core.overview` makes the picture.
+wait. Decides nothing: `core.views.overview` combines the counts.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
 """Rollups over SQL: pages of the log that are added up, and what was added up before. Decides
-nothing: `core.rollups` counts.
+nothing: `core.views.rollups` counts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

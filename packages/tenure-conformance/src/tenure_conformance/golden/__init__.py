@@ -47,7 +47,7 @@ def row_as_json(job: Job) -> dict[str, object]:
 
 
 def golden(name: str, *, about: str, job: Job, events: list[Event]) -> GoldenLog:
-    """A golden log of a job as it stands."""
+    """A golden log of a job in its present state."""
     return GoldenLog(
         name=name,
         about=about,

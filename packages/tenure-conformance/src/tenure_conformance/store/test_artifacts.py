@@ -236,7 +236,7 @@ def test_the_largest_artifact_is_kept_whole(kit: Kit) -> None:
 def _stage_within(
     kit: Kit, job: Job, name: str, size: int, **quotas: int | None
 ) -> tuple[Cause | None, int | None]:
-    """Stage so many bytes: why it was refused, and how many bytes were in use then."""
+    """Stage N bytes: why it was refused, and how many bytes were in use then."""
     upload = _upload(job, name, bytes(size), actor=job.principal)
     kit.store.artifact_quotas = ArtifactQuotas(**quotas)
     staging = kit.store.artifacts.stage(upload)

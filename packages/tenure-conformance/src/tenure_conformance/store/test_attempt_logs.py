@@ -1,4 +1,4 @@
-"""The output of attempts: the latest of each is kept, for whoever held the lease."""
+"""The output of attempts: the latest of each is kept, if its lease was the caller's."""
 
 from typing import Any
 

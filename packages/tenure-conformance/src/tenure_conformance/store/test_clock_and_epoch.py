@@ -160,7 +160,7 @@ def test_a_step_ahead_of_the_clock_costs_nothing(kit: Kit) -> None:
 
 
 @spec("O13")
-def test_after_a_step_ahead_nobody_is_granted_a_job_before_its_lease_is_over_by_the_old_clock(
+def test_after_a_step_ahead_no_job_is_granted_before_its_lease_is_over_by_the_old_clock(
     kit: Kit,
 ) -> None:
     job = kit.running_job(lease_s=60)

@@ -1,4 +1,4 @@
-"""Resolutions of dead letters: what somebody made of them, written once, outside the log."""
+"""Resolutions of dead letters: written once, outside the log."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

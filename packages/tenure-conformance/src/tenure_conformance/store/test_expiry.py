@@ -1,4 +1,4 @@
-"""Jobs that expire: granted to nobody from `start_by` on, and cancelled by the next sweep."""
+"""Jobs that expire: never granted from `start_by` on, and cancelled by the next sweep."""
 
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import SYSTEM
@@ -85,7 +85,7 @@ def test_a_sweeper_records_expired_jobs_beside_lost_leases(kit: Kit) -> None:
 
 
 @spec("EX2", "W5")
-def test_whoever_reads_an_expired_job_sweeps_it(kit: Kit) -> None:
+def test_reading_an_expired_job_sweeps_it(kit: Kit) -> None:
     job = kit.enqueue(expires_us=seconds(10))
     kit.advance(seconds=11)
     sweeper = Sweeper(

@@ -29,7 +29,7 @@ Q = QueueName("default")
 
 
 def failed_diamond(kit: Kit) -> dict[str, Job]:
-    """`left` has failed, so `bottom` was cancelled; `after all` ran all the same."""
+    """`left` has failed, so `bottom` was cancelled; `after all` ran anyway."""
     flow = kit.flow({**DIAMOND, "after all": ["bottom"]}, ended=["after all"])
     run(kit)
     run(kit, fail=True)

@@ -1,4 +1,4 @@
-"""Flows: edges are marked with their parents' ends, and found again when somebody has to look."""
+"""Flows: edges get their parents' final statuses, and unchecked ones are found by the sweeper."""
 
 import pytest
 from msgspec.structs import replace
@@ -96,7 +96,7 @@ def test_a_waiting_job_can_be_cancelled_or_dead_lettered(kit: Kit) -> None:
 
 
 @spec("FL1")
-def test_nobody_claims_requeues_or_sweeps_a_waiting_job(kit: Kit) -> None:
+def test_a_waiting_job_is_not_claimed_requeued_or_swept(kit: Kit) -> None:
     flow = kit.flow({"first": [], "second": ["first"]})
 
     assert ids(kit.claimed(5)) == [flow["first"].id]
@@ -264,7 +264,7 @@ def test_what_a_process_left_undone_when_it_died_is_done_by_a_sweeper(kit: Kit) 
     flow = kit.flow({"first": [], "second": ["first"], "third": ["second"]}, ended=["third"])
     (first,) = kit.claimed()
     ends = kit.change(kit.failure(first, ErrorClass.PERMANENT))
-    assert kit.save(ends) == {first.id}  # below the coordinator: nobody looks afterwards
+    assert kit.save(ends) == {first.id}  # below the coordinator: no process checks the children
     assert statuses(kit, flow)["second"] == "waiting"
     assert kit.store.flows.checks(limit=1, of=[first.id])
 

@@ -1,4 +1,4 @@
-"""Hints: a store may tell those who wait, and says when the next job is due."""
+"""Hints: a store may notify waiting processes, and returns when the next job is due."""
 
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
 from tenure.core.instants import seconds

@@ -226,7 +226,7 @@ def test_a_repeated_cancel_with_another_body_is_refused(kit: Kit) -> None:
 
 
 @spec("T33", "N5", "R11")
-def test_a_job_that_an_operator_stalls_is_held_and_its_worker_has_lost_it(kit: Kit) -> None:
+def test_a_job_that_an_operator_stalls_stays_stalled_and_its_worker_has_lost_it(kit: Kit) -> None:
     job = kit.running_job()
 
     stalled = kit.stall(job, request_id="s")

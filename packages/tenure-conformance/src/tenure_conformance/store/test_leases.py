@@ -431,7 +431,7 @@ def test_an_early_heartbeat_with_nothing_new_is_answered_and_not_recorded(kit: K
         (VerdictKind.OK, seconds(57), True)
     }
     assert (kit.reload(job), kit.types(job)) == (before, log)
-    assert kit.now() + seconds(57) == before.lease_expires_at, "as long as the worker was told"
+    assert kit.now() + seconds(57) == before.lease_expires_at, "as the answer said"
 
 
 @spec("L16")

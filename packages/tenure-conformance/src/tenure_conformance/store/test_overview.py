@@ -258,7 +258,7 @@ def test_dead_letters_need_attention_until_they_are_resolved(kit: Kit) -> None:
 
 
 @spec("OB29")
-def test_a_job_that_is_held_and_one_with_a_silent_worker_need_attention(kit: Kit) -> None:
+def test_a_stalled_job_and_one_with_a_silent_worker_need_attention(kit: Kit) -> None:
     kit.stalled_job(kind=MAIL, policy=policy(lease_s=30, on_lost=OnLost.HOLD))
     kit.running_job(kind=BILL, lease_s=120)
     kit.advance(seconds=61)

@@ -1,4 +1,4 @@
-"""Racing: real threads and several handles. Whoever wins, the rules hold at every commit."""
+"""Racing: real threads and several handles. Whichever wins, the rules hold at every commit."""
 
 import threading
 from collections import Counter
@@ -155,7 +155,7 @@ def test_a_completion_between_decision_and_write_wins_over_a_hard_cancel(kit: Ki
 
 
 def _has_one_winner(kit: Kit, job: Job, verdict: Answer, reply: Answer) -> None:
-    """One was accepted, the other was told so, and the log and the row say the same."""
+    """One was accepted, the other was refused, and the log and the row say the same."""
     assert isinstance(verdict, Verdict)
     assert isinstance(reply, Reply)
     ended = kit.reload(job)

@@ -123,7 +123,7 @@ def test_a_rate_key_that_was_not_used_allows_one_burst(kit: Kit) -> None:
 
 
 @spec("RL11", "RL1")
-def test_room_that_grew_while_nobody_claimed_is_used(kit: Kit) -> None:
+def test_room_that_grew_without_claims_is_used(kit: Kit) -> None:
     kit.rate_of_kind(rate("1/s", 3))
     for _ in range(9):
         kit.enqueue(rate_key="a")
@@ -153,7 +153,7 @@ def test_after_the_clock_was_set_back_a_rate_key_waits_for_one_interval_at_most(
 
 
 @spec("RL11", "RL8")
-def test_jobs_that_wait_for_their_rate_key_lie_in_nobodys_way(kit: Kit) -> None:
+def test_jobs_that_wait_for_their_rate_key_delay_no_others(kit: Kit) -> None:
     kit.rate_of_kind(rate("1/d", 1))
     for _ in range(30):
         kit.enqueue(rate_key="a", priority=9)
@@ -400,7 +400,7 @@ def test_the_grants_of_the_log_have_their_rate_keys(kit: Kit) -> None:
 
 @spec("RL11", "RL1")
 def test_racing_claimers_never_exceed_the_rate_of_a_key(kit: Kit) -> None:
-    """The clock of the kit stands still: each key has exactly its burst."""
+    """The clock of the kit does not advance: each key has exactly its burst."""
     kit.rate_of_kind(rate("1/d", 7))
     jobs = [kit.enqueue(rate_key=str(number % 4)) for number in range(60)]
     granted: Counter[str | None] = Counter()

@@ -302,7 +302,7 @@ BROKEN_ROWS: dict[str, Callable[[Change], Change]] = {
     "still claimable": lambda change: _with(
         change, run_at=change.job.updated_at, not_before=AT_ONCE
     ),
-    "held back by the clock without a place": lambda change: _with(change, not_before=AT_ONCE),
+    "delayed by the clock without a place": lambda change: _with(change, not_before=AT_ONCE),
     "an event twice": lambda change: replace(
         change, events=tuple(replace(event, seq=1) for event in change.events)
     ),
@@ -464,7 +464,7 @@ def test_a_command_that_loses_every_race_is_decided_on_a_locked_row(kit: Kit) ->
 
 @spec("K8", "Q4")
 def test_a_request_that_needs_the_log_finds_it_under_the_lock(kit: Kit) -> None:
-    """The rival is a copy of the same request: whoever is decided last is told of the other."""
+    """The rival is a copy of the same request: the later one is answered with the other's job."""
     job, lost = kit.running_job(), list[object]()
     request = kit.cancellation(job)
 
@@ -483,7 +483,7 @@ def test_a_request_that_needs_the_log_finds_it_under_the_lock(kit: Kit) -> None:
 
 
 @spec("K9")
-def test_nobody_changes_a_row_between_its_locked_reading_and_the_write(kit: Kit) -> None:
+def test_no_other_write_changes_a_row_between_its_locked_reading_and_the_write(kit: Kit) -> None:
     job, rival = kit.running_job(), kit.rival()
     beat = kit.beat(job)
     heard: list[Answer] = []

@@ -112,7 +112,7 @@ def test_nothing_is_saved_if_the_iterator_of_changes_raises(kit: Kit) -> None:
         _offer(kit, failing())
 
     assert not kit.exists(births[0].job.id)
-    assert kit.enqueue().rev == 1  # and the store goes on
+    assert kit.enqueue().rev == 1  # and the store still works
 
 
 def test_a_few_changes_may_come_from_an_iterator(kit: Kit) -> None:

@@ -34,7 +34,7 @@ def failed_job(kit: Kit, message: str, *, type_: str = "OSError", **fields: Any)
 
 
 @spec("J12")
-def test_a_workers_jobs_are_those_that_it_holds_or_held_last(kit: Kit) -> None:
+def test_jobs_are_found_by_the_worker_that_has_or_had_them_last(kit: Kit) -> None:
     kit.enqueue(priority=-1)
     running, ended = kit.running_job(), kit.succeeded_job()
 

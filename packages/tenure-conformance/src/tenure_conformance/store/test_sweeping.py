@@ -115,7 +115,7 @@ def test_a_sweeper_records_everything_that_is_due(kit: Kit) -> None:
 
 
 @spec("W5", "W1")
-def test_a_job_whose_lease_is_over_is_swept_by_whoever_reads_it(kit: Kit) -> None:
+def test_reading_a_job_whose_lease_is_over_sweeps_it(kit: Kit) -> None:
     lost, listed = kit.running_job(lease_s=30), kit.running_job(lease_s=30)
     kit.advance(seconds=20)
     kept = kit.running_job(lease_s=30)

@@ -1,4 +1,4 @@
-"""Turns of concurrency keys: each stands in line again when one of its jobs is admitted."""
+"""The order of concurrency keys: a key gets its next place when one of its jobs has ended."""
 
 import threading
 from collections import Counter
@@ -29,7 +29,7 @@ def keys(jobs: list[Job]) -> str:
 
 
 def in_turn(kit: Kit, claims: int) -> str:
-    """The keys of the jobs that so many claims of one job receive; each job ends before the next
+    """The keys of the jobs that N claims of one job receive; each job ends before the next
     claim."""
     found = ""
     for _ in range(claims):
@@ -176,7 +176,7 @@ def test_a_claim_admits_jobs_of_the_queues_that_it_asks_for_first(kit: Kit) -> N
 
 
 @spec("CK12")
-def test_a_job_that_nobody_claims_gives_its_place_to_another_queue(kit: Kit) -> None:
+def test_a_job_that_no_worker_claims_loses_its_place_to_another_queue(kit: Kit) -> None:
     elsewhere = kit.enqueue(concurrency_key="a", queue=OTHER_QUEUE)
     assert kit.claimed(queues=(QUEUE,)) == []  # it has the place of the key now
     mine = kit.enqueue(concurrency_key="a")

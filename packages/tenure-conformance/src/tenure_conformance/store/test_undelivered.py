@@ -26,7 +26,7 @@ def _undelivered(grant: Grant) -> Release:
 
 
 def _take_back(kit: Kit, grant: Grant) -> Verdict:
-    """Not by `kit.verdict`: no worker hears the answer."""
+    """Not by `kit.verdict`: no worker receives the answer."""
     verdict = kit.coordinator.execute(_undelivered(grant))
     assert isinstance(verdict, Verdict)
     return verdict
@@ -125,7 +125,7 @@ def test_the_grants_of_a_repeat_that_races_stay_leased(kit: Kit) -> None:
 
 @spec("Q8")
 def test_a_repeat_that_received_its_grants_first_keeps_them(kit: Kit) -> None:
-    """The answer to a repeat is read after the repeat was recorded, whoever comes in between."""
+    """The answer to a repeat is read after the repeat was recorded, whatever happens in between."""
     rival = kit.rival()
     for _ in range(ROUNDS):
         request, grant = _granted(kit)

@@ -1,4 +1,4 @@
-"""Words of a newer version: kept and shown as they are, and nothing is decided about their jobs."""
+"""Values of a newer version: kept and shown unchanged, and nothing is decided about their jobs."""
 
 import pytest
 from msgspec.structs import replace

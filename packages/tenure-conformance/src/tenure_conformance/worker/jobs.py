@@ -50,7 +50,7 @@ def run_in_thread(
     ctx: Context, effects: int, every_s: float, effect_url: str, outcome: Outcome
 ) -> dict[str, int]:
     """The same in the `thread` lane. A thread cannot be killed, so it asks before each effect
-    whether it may go on. [WP11]"""
+    whether it may continue. [WP11]"""
     for _ in range(effects):
         ctx.check()
         _cause(effect_url)
