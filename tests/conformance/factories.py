@@ -16,7 +16,7 @@ from tenure.stores.postgres.schema import (
     DEFAULT_SCHEMA,
     complete_dsn,
     connect,
-    schema_words,
+    schema_placeholders,
 )
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
@@ -153,7 +153,7 @@ SELECT 1 FROM pg_stat_activity
 
 def _emptying(connection: psycopg.Connection) -> sql.Composed:
     """Keeps the rows that a new database has. Returns the statements that leave just these."""
-    words = {"schema": sql.Identifier(DEFAULT_SCHEMA)}
+    values = {"schema": sql.Identifier(DEFAULT_SCHEMA)}
     connection.execute("CREATE SCHEMA as_new")
     guarded, emptied, filled = [], [], []
     for name, has_guards in connection.execute(
@@ -161,7 +161,7 @@ def _emptying(connection: psycopg.Connection) -> sql.Composed:
         " AND relnamespace = %s::regnamespace ORDER BY relname",
         [DEFAULT_SCHEMA],
     ).fetchall():
-        table = words | {"table": sql.Identifier(name)}
+        table = values | {"table": sql.Identifier(name)}
         guarded += [table] * has_guards
         emptied.append(sql.SQL("DELETE FROM {schema}.{table}").format(**table))
         copy = sql.SQL("CREATE TABLE as_new.{table} AS TABLE {schema}.{table}").format(**table)
@@ -174,7 +174,7 @@ def _emptying(connection: psycopg.Connection) -> sql.Composed:
         for how in ("DISABLE", "ENABLE")
     )
     setval = sql.SQL("SELECT setval('{schema}.test_clock', {now})")
-    clock = setval.format(now=sql.Literal(int(BEGINNING)), **words)
+    clock = setval.format(now=sql.Literal(int(BEGINNING)), **values)
     steps = [sql.SQL("BEGIN"), *off, *emptied, *filled, *on, clock, sql.SQL("COMMIT")]
     return sql.SQL(";").join(steps)
 
@@ -185,8 +185,8 @@ class PostgresFactory:
     def __init__(self, databases: PostgresDatabases) -> None:
         self._databases = databases
         self._database = databases.take()
-        words = schema_words(DEFAULT_SCHEMA)
-        self._clock = PostgresTestClock(self._database.connection, words)
+        values = schema_placeholders(DEFAULT_SCHEMA)
+        self._clock = PostgresTestClock(self._database.connection, values)
         self._opened: list[Store] = []
 
     def open(self) -> Store:

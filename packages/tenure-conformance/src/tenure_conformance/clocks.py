@@ -7,7 +7,7 @@ transactions: every connection sees a new time at once, even within an open tran
 
 from tenure.core.instants import Duration, Instant
 from tenure.stores.postgres.driver import Connection
-from tenure.stores.postgres.schema import DEFAULT_SCHEMA, complete_dsn, connect, schema_words
+from tenure.stores.postgres.schema import DEFAULT_SCHEMA, complete_dsn, connect, schema_placeholders
 from tenure.stores.sql.statements import fill
 
 BEGINNING = Instant(1_700_000_000_000_000)
@@ -26,9 +26,9 @@ _ADVANCE = "SELECT setval('{t}test_clock', {t}clock() + $1)"
 class PostgresTestClock:
     """Sets the time of one schema of one database."""
 
-    def __init__(self, connection: Connection, words: dict[str, str]) -> None:
+    def __init__(self, connection: Connection, values: dict[str, str]) -> None:
         self._connection = connection
-        self._words = words
+        self._values = values
 
     def __call__(self) -> Instant:
         return self._run(_READ)
@@ -46,7 +46,7 @@ class PostgresTestClock:
         self._connection.close()
 
     def _run(self, statement: str, *parameters: int) -> Instant:
-        text = fill(statement, self._words)
+        text = fill(statement, self._values)
         [(now,)] = self._connection.execute(text, parameters).fetchall()
         return Instant(now)
 
@@ -55,7 +55,7 @@ def install_test_clock(
     dsn: str, *, schema: str = DEFAULT_SCHEMA, now: Instant = BEGINNING
 ) -> PostgresTestClock:
     """Replace the clock of a migrated database by one that moves only when a test sets it."""
-    words = schema_words(schema) | {"now": str(now)}
+    values = schema_placeholders(schema) | {"now": str(now)}
     connection = connect(complete_dsn(dsn))
-    connection.execute(fill(_INSTALL, words).encode())
-    return PostgresTestClock(connection, words)
+    connection.execute(fill(_INSTALL, values).encode())
+    return PostgresTestClock(connection, values)

@@ -35,7 +35,7 @@ from tenure.stores.postgres.schema import (
     complete_dsn,
     connect,
     hosts_of,
-    schema_words,
+    schema_placeholders,
     shown_host,
     translate,
 )
@@ -54,7 +54,7 @@ from tenure.stores.postgres.transaction import (
 from tenure.stores.postgres.wire import NoAnswer, Wire
 from tenure.stores.sql.database import LISTING_SHARE, Database, Transaction
 from tenure.stores.sql.statements import Query, Statements
-from tenure.stores.sql.store import COLUMN_WORDS
+from tenure.stores.sql.store import COLUMN_PLACEHOLDERS
 
 _log = logging.getLogger("tenure.stores")
 
@@ -82,7 +82,7 @@ snapshot: jobs that are enqueued meanwhile do not count."""
 COMPARE_WITHIN_S = 3
 """How long a process that starts waits for each host of its URL, if there are several."""
 
-WORDS = COLUMN_WORDS | {
+PLACEHOLDERS = COLUMN_PLACEHOLDERS | {
     "uuid": "uuid",
     "bytes": "bytea",
     # Does not read a body that is stored outside of its row.
@@ -147,7 +147,7 @@ _T = TypeVar("_T")
 @lru_cache(maxsize=64)
 def statements(schema: str) -> Statements:
     """The statements of this dialect for a schema, read and compiled once for all its stores."""
-    return Statements(PACKAGE, WORDS | schema_words(schema), placeholder="$")
+    return Statements(PACKAGE, PLACEHOLDERS | schema_placeholders(schema), placeholder="$")
 
 
 class PostgresDialect(Database):

@@ -335,17 +335,17 @@ class PostgresJobs(SqlJobs):
         return self._database.statements.shaped(*named)
 
     def _statement_of(
-        self, group: Group, words: Shape, *, held: bool, alone: bool
+        self, group: Group, shape: Shape, *, held: bool, alone: bool
     ) -> tuple[str, Shape]:
         """The name of the statement that writes a group, and its shape."""
         statement = "insert_jobs" if group.is_insert else "update_jobs"
         text = self._text
         of_keys = ("", "")
         if group.is_insert and any(each.job.dedupe_key for each in group.changes):
-            to_fill = dict(words)
+            to_fill = dict(shape)
             of_keys = (fill(text("taken_keys"), to_fill), fill(text("has_taken_key"), to_fill))
         shape = (
-            *words,
+            *shape,
             ("taken", of_keys[0]),
             ("has_key", of_keys[1]),
             ("held", text("rows_are_held" if held else "rows_to_lock")),

@@ -56,7 +56,7 @@ _DEFAULTS: Mapping[str, str] = {
 }
 
 
-def schema_words(schema: str) -> dict[str, str]:
+def schema_placeholders(schema: str) -> dict[str, str]:
     """The values of `{t}` and `{schema}`; the name is checked, because it becomes SQL."""
     if not _SCHEMA_NAME.fullmatch(schema) or schema.startswith("pg_"):
         raise StoreError(
@@ -170,12 +170,12 @@ def _said(problem: psycopg.Error) -> str:
 def script(migration: Migration, *, schema: str) -> str:
     """A migration as plain SQL for this schema, without its transaction."""
     version = migration.version
-    words = schema_words(schema) | {
+    values = schema_placeholders(schema) | {
         "version": str(version),
         "digest": schema_digest(PACKAGE, version),
     }
     end = "\nUPDATE {t}meta SET schema_version = {version}, schema_digest = '{digest}';\n"
-    return fill(migration.text + end, words)
+    return fill(migration.text + end, values)
 
 
 def schema_version(dsn: str, *, schema: str = DEFAULT_SCHEMA) -> int:
@@ -186,7 +186,7 @@ def schema_version(dsn: str, *, schema: str = DEFAULT_SCHEMA) -> int:
 
 
 def _version(connection: Connection, schema: str) -> int:
-    words = schema_words(schema)
+    values = schema_placeholders(schema)
     try:
         cursor = connection.execute(
             # As JSON: a store from before the first release may not have the second column.
@@ -199,7 +199,7 @@ def _version(connection: Connection, schema: str) -> int:
     except psycopg.Error as problem:
         raise translate(problem) from problem
     row = cursor.fetchone()
-    assert row is not None, f"{words['t']}meta has one row"
+    assert row is not None, f"{values['t']}meta has one row"
     return checked_version(PACKAGE, version=int(row[0]), digest=row[1])
 
 
@@ -217,7 +217,7 @@ def migrate(dsn: str, *, schema: str = DEFAULT_SCHEMA) -> int:
 
     A database of a newer Tenure is left unchanged.
     """
-    schema_words(schema)
+    schema_placeholders(schema)
     with connect(complete_dsn(dsn)) as connection:
         try:
             with connection.transaction():

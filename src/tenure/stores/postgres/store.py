@@ -15,7 +15,7 @@ from tenure.stores.postgres.schema import (
     DEFAULT_SCHEMA,
     check_schema,
     complete_dsn,
-    schema_words,
+    schema_placeholders,
 )
 from tenure.stores.postgres.schema import migrate as migrate_schema
 from tenure.stores.sql.claim_dialect import ClaimDialect
@@ -69,7 +69,7 @@ class PostgresStore(PostgresParts):
         accept_restored: bool = False,
     ) -> None:
         """See `PostgresDatabase`; with `migrate` its schema is brought up to date first."""
-        schema_words(schema)  # raises if it cannot be the name of one
+        schema_placeholders(schema)  # raises if it cannot be the name of one
         if migrate:
             migrate_schema(complete_dsn(dsn), schema=schema)
         check_schema(complete_dsn(dsn), schema=schema)

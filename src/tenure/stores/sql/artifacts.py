@@ -33,7 +33,7 @@ from tenure.stores.sql.statements import Query, Shape
 ARTIFACT_COLUMNS: tuple[str, ...] = Artifact.__struct_fields__
 USAGE_COLUMNS: tuple[str, ...] = ArtifactUsage.__struct_fields__
 LOG_COLUMNS: tuple[str, ...] = AttemptLog.__struct_fields__
-COLUMN_WORDS = {
+COLUMN_PLACEHOLDERS = {
     "artifact_columns": ", ".join(ARTIFACT_COLUMNS),
     "log_columns": ", ".join(LOG_COLUMNS),
 }

@@ -36,11 +36,11 @@ from tenure.core.vocabulary import EventType
 from tenure.errors import InvalidInput
 from tenure.ports import NO_WAIT
 from tenure.stores.sql.database import Part, Transaction
-from tenure.stores.sql.rows import event_from, word_from
+from tenure.stores.sql.rows import event_from, value_from
 from tenure.stores.sql.statements import Query, Shape
 
 MAX_TYPES = 100
-"""How many types of events are merged by time: a bound for words that were written by hand."""
+"""How many types of events are merged by time: a bound for types that were written by hand."""
 
 _OLDEST_FIRST = {True: "seq", False: "ts, job_id, seq"}
 _NEWEST_FIRST = {True: "seq DESC", False: "ts DESC, job_id DESC, seq DESC"}
@@ -196,7 +196,7 @@ class SqlEvents(Part):
         return self._types(tx)
 
     def _types(self, tx: Transaction) -> list[str]:
-        """The types of events that the log has, words of newer versions too."""
+        """The types of events that the log has, types of newer versions too."""
         [rows] = tx.fetch(self._query("event_types", types=MAX_TYPES))
         return [row[0] for row in rows]
 
@@ -262,7 +262,7 @@ class SqlEvents(Part):
             EventCount(
                 queue=queue,
                 kind=kind,
-                type=word_from(EventType, type_, where="an event's type"),
+                type=value_from(EventType, type_, where="an event's type"),
                 events=int(events),
             )
             for queue, kind, type_, events in rows
@@ -271,7 +271,7 @@ class SqlEvents(Part):
 
     def _first_uncounted(self, span: EventSpan, types: Sequence[str]) -> Query:
         arms = " UNION ALL ".join(_TIMES % (position, position) for position in range(len(types)))
-        named = {f"type_{position}": word for position, word in enumerate(types)}
+        named = {f"type_{position}": type_ for position, type_ in enumerate(types)}
         return self._query(
             "first_uncounted_event",
             (("arms", arms),),
@@ -284,11 +284,11 @@ class SqlEvents(Part):
 
 
 def _of_types(wanted: EventFilter, types: Sequence[str], given: dict[str, object]) -> list[str]:
-    """A condition for each type that is asked for, or that is merged; its words go to `given`."""
+    """A condition for each type that is asked for or merged; its parameters go to `given`."""
     conditions = []
     asked = [(each.type.value, each.cause) for each in wanted.types]
-    for position, (word, cause) in enumerate(asked or [(each, None) for each in types]):
-        given[f"type_{position}"] = word
+    for position, (type_, cause) in enumerate(asked or [(each, None) for each in types]):
+        given[f"type_{position}"] = type_
         condition = f"type = :type_{position}"
         if cause is not None:
             given[f"cause_{position}"] = cause.value

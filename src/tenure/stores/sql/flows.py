@@ -32,11 +32,11 @@ from tenure.core.outcomes import Change, History, NeedsHistory
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.events import decision_histories
-from tenure.stores.sql.rows import WITHOUT_BODIES, Row, job_from, moment_from, word_from
+from tenure.stores.sql.rows import WITHOUT_BODIES, Row, job_from, moment_from, value_from
 from tenure.stores.sql.statements import Query, Shape
 
 EDGE_COLUMNS = Edge.__struct_fields__
-COLUMN_WORDS = {
+COLUMN_PLACEHOLDERS = {
     "edge_columns": ", ".join(EDGE_COLUMNS),
     "waiting_status": f"'{JobStatus.WAITING.value}'",
 }
@@ -302,7 +302,7 @@ def _flow_from(row: Row) -> FlowRow:
 
 
 def _cause(value: str | None) -> EventCause | None:
-    return None if value is None else word_from(EventCause, value, where="the origin of a job")
+    return None if value is None else value_from(EventCause, value, where="the origin of a job")
 
 
 def _parent_from(row: Row) -> ParentResult:
@@ -316,7 +316,7 @@ def _parent_from(row: Row) -> ParentResult:
 
 
 def _status(value: str) -> JobStatus:
-    return word_from(JobStatus, value, where="the outcome of an edge")
+    return value_from(JobStatus, value, where="the outcome of an edge")
 
 
 def _edge_from(row: Row) -> Edge:

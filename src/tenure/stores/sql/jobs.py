@@ -38,12 +38,12 @@ from tenure.stores.sql.rows import (
     job_from,
     observation_from,
     session_from,
-    word_from,
+    value_from,
 )
 from tenure.stores.sql.statements import Query, Shape
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
-COLUMN_WORDS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
+COLUMN_PLACEHOLDERS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
 
 MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 """Each lost race for an ordinal means that another observation was kept, and ten fill a lease."""
@@ -365,6 +365,6 @@ def resolutions_of(rows: Iterable[Row]) -> dict[JobId, Resolution]:
     for row in rows:
         facts = dict(zip(RESOLUTION_COLUMNS, row, strict=True))
         where = f"the resolution of job {row[0]}"
-        kind = word_from(ResolutionKind, facts["kind"], where=where)
+        kind = value_from(ResolutionKind, facts["kind"], where=where)
         found[JobId(row[0])] = Resolution(**facts | {"kind": kind})
     return found

@@ -36,7 +36,10 @@ MAX_HINTED_QUEUES = 200
 """After a change of a kind, the workers of this many queues get a hint; others find out by
 polling."""
 
-COLUMN_WORDS = {"queue_columns": ", ".join(QUEUE_COLUMNS), "kind_columns": ", ".join(KIND_COLUMNS)}
+COLUMN_PLACEHOLDERS = {
+    "queue_columns": ", ".join(QUEUE_COLUMNS),
+    "kind_columns": ", ".join(KIND_COLUMNS),
+}
 
 
 class KnownSettings(msgspec.Struct, frozen=True, kw_only=True):

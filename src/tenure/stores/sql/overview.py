@@ -104,7 +104,7 @@ class SqlOverview(Part):
             settings=[queue_state_from(row) for row in settings],
             left_out=max(0, known - len(names)),
             workers=workers,
-            failed_runs=failed_runs(schedules, {JobId(each): word for each, word in last}),
+            failed_runs=failed_runs(schedules, {JobId(each): status for each, status in last}),
         )
 
     def _folded(

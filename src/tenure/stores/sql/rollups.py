@@ -170,8 +170,8 @@ def progress_from(row: Row) -> FoldProgress:
 
 def counted_from(row: Row) -> CountedEvent:
     """A row of `events_to_count`."""
-    namespace, queue, kind, word, ts, started_at, queued_at, run_at = row
-    type_, duration = _TYPES[word], None
+    namespace, queue, kind, type_value, ts, started_at, queued_at, run_at = row
+    type_, duration = _TYPES[type_value], None
     if queued_at is not None:
         duration = wait_of(ts, queued_at, run_at)
     elif type_ is EventType.SUCCEEDED and started_at is not None:

@@ -1,10 +1,11 @@
 """The row mapper: turns jobs, events and observations into columns and back, for every dialect.
 
-Field names are column names. Bodies are stored as the JSON text that was sent, words by their
-value, structured fields as JSON text, instants as integers. What is read equals what was written.
+Field names are column names. Bodies are stored as the JSON text that was sent, members of
+enumerations by their value, structured fields as JSON text, instants as integers. What is read
+equals what was written.
 
 What most rows have in common is not written: a policy is what differs from `_USUAL_POLICY`, an
-event leaves out what its type, its job or its own columns state (docs/adr/0097). What stands for it
+event leaves out what its type, its job or its own columns state (docs/adr/0097). What replaces it
 here must never change.
 """
 
@@ -82,7 +83,7 @@ def _bodies(values: Values) -> Values:
     return [None if value is None else value.decode() for value in values]
 
 
-def _words(values: Values) -> Values:
+def _codes(values: Values) -> Values:
     return [None if value is None else value._value_ for value in values]
 
 
@@ -126,23 +127,23 @@ JOB_ENCODERS: Mapping[str, Encoder] = {
     "policy": _policies,
     "on_dead_letter": _documents,
     "meta": _documents,
-    "origin_cause": _words,
-    "status": _words,
+    "origin_cause": _codes,
+    "status": _codes,
     "was_started": _flags,
     "checkpoint": _bodies,
     "progress": _documents,
-    "stall_cause": _words,
+    "stall_cause": _codes,
     "last_error": _documents,
     "result": _bodies,
     "error": _documents,
-    "reason_code": _words,
-    "stage": _words,
+    "reason_code": _codes,
+    "stage": _codes,
 }
 EVENT_ENCODERS: Mapping[str, Encoder] = {
-    "type": _words,
-    "from_status": _words,
-    "to_status": _words,
-    "cause": _words,
+    "type": _codes,
+    "from_status": _codes,
+    "to_status": _codes,
+    "cause": _codes,
     "payload": _documents,
     "policy": _policies,
 }
@@ -229,7 +230,7 @@ def value_encoder(encode: Encoder) -> Callable[[Any], Any]:
 
 _OF_ONE_VALUE: Mapping[Encoder, Callable[[Any], Any]] = {
     _bodies: bytes.decode,
-    _words: attrgetter("_value_"),
+    _codes: attrgetter("_value_"),
     _documents: encode_document,
     _policies: encode_policy,
     _flags: int,
@@ -254,27 +255,27 @@ def touched(types: tuple[EventType, ...]) -> tuple[str, ...]:
 # --- Out of rows -------------------------------------------------------------------------------
 
 
-class _Words(dict[str, StrEnum]):
+class _Members(dict[str, StrEnum]):
     """Members by their value: faster than calling the enumeration."""
 
-    def __init__(self, words: type[StrEnum]) -> None:
-        super().__init__({word.value: word for word in words})
-        self._words = words
+    def __init__(self, enumeration: type[StrEnum]) -> None:
+        super().__init__({member.value: member for member in enumeration})
+        self._enumeration = enumeration
 
     def __missing__(self, value: str) -> StrEnum:
         """A value of a newer version, unchanged. [Y4]"""
-        return self._words(value)
+        return self._enumeration(value)
 
 
-def _word(words: type[StrEnum]) -> Callable[[str], StrEnum]:
-    return _Words(words).__getitem__
+def _member(enumeration: type[StrEnum]) -> Callable[[str], StrEnum]:
+    return _Members(enumeration).__getitem__
 
 
-def word_from(words: type[_W], value: str, *, where: str) -> _W:
+def value_from(enumeration: type[_W], value: str, *, where: str) -> _W:
     """The member for a column's value. The schema does not refuse other values; values of a newer
     version are read where the set may grow. [Y4]"""
     try:
-        return words(value)
+        return enumeration(value)
     except ValueError as wrong:
         raise StoreError(
             f"{where} is {value[:60]!a}, which this version does not know",
@@ -306,32 +307,32 @@ _JOB_DECODERS: tuple[tuple[int, _Decoder], ...] = tuple(
         "policy": decode_policy,
         "on_dead_letter": _document(DeadLetterJob),
         "meta": _document(dict[str, str]),
-        "origin_cause": _word(EventCause),
-        "status": _word(JobStatus),
+        "origin_cause": _member(EventCause),
+        "status": _member(JobStatus),
         "was_started": bool,
         "checkpoint": str.encode,
         "progress": _document(Progress),
-        "stall_cause": _word(EventCause),
+        "stall_cause": _member(EventCause),
         "last_error": _document(JobError),
         "result": str.encode,
         "error": _document(JobError),
-        "reason_code": _word(ReasonCode),
-        "stage": _word(Stage),
+        "reason_code": _member(ReasonCode),
+        "stage": _member(Stage),
     }.items()
 )
 _EVENT_DECODERS: Mapping[str, _Decoder] = {
-    "type": _word(EventType),
-    "from_status": _word(JobStatus),
-    "to_status": _word(JobStatus),
-    "cause": _word(EventCause),
+    "type": _member(EventType),
+    "from_status": _member(JobStatus),
+    "to_status": _member(JobStatus),
+    "cause": _member(EventCause),
     "payload": _document(Facts),
     "policy": decode_policy,
 }
-_observation_type = _word(ObservationType)
+_observation_type = _member(ObservationType)
 
 
 def _problem(what: str, wrong: Exception) -> str:
-    """What is wrong with a value. Shows an unknown word, but never a document, which may contain
+    """What is wrong with a value. Shows an unknown value, but never a document, which may contain
     secrets."""
     if isinstance(wrong, msgspec.MsgspecError):
         return f"{what} is not the document it should be"

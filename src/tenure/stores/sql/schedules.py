@@ -26,7 +26,7 @@ from tenure.stores.sql.statements import Query
 SCHEDULE_COLUMNS: tuple[str, ...] = (*Schedule.__struct_fields__, "payload")
 _KEY = ("namespace", "name")
 _CHANGING = tuple(name for name in SCHEDULE_COLUMNS if name not in _KEY)
-COLUMN_WORDS = {
+COLUMN_PLACEHOLDERS = {
     "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
     "schedule_without_payload": ", ".join(
         f"s.{name}" if name != "payload" else "'null'" for name in SCHEDULE_COLUMNS

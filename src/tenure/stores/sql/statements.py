@@ -17,7 +17,7 @@ MOST_COMPILED = 1024
 
 _BEGINNING = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
-_WORD = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
@@ -28,9 +28,9 @@ class Statement(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
-def fill(text: str, words: Mapping[str, str]) -> str:
+def fill(text: str, values: Mapping[str, str]) -> str:
     """`text` with every known `{placeholder}` replaced; other ones stay unchanged."""
-    return _WORD.sub(lambda found: words.get(found[1], found[0]), text)
+    return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), text)
 
 
 def compile_statement(text: str, *, placeholder: str) -> Statement:
@@ -45,7 +45,7 @@ def compile_statement(text: str, *, placeholder: str) -> Statement:
     return Statement(_PARAMETER.sub(number, text), tuple(names))
 
 
-def load_texts(package: str, words: Mapping[str, str]) -> dict[str, str]:
+def load_texts(package: str, values: Mapping[str, str]) -> dict[str, str]:
     """Every statement of `common.sql`, then of the dialect's own package, by name."""
     texts: dict[str, str] = {}
     sources = ((__package__, "common"), (package, "statements"), (package, "health"))
@@ -53,7 +53,7 @@ def load_texts(package: str, words: Mapping[str, str]) -> dict[str, str]:
         source = files(place).joinpath(f"{name}.sql").read_text("utf-8")
         parts = _BEGINNING.split(source)[1:]
         for title, body in zip(parts[::2], parts[1::2], strict=True):
-            texts[title] = fill(_COMMENT.sub("", body).strip().rstrip(";"), words)
+            texts[title] = fill(_COMMENT.sub("", body).strip().rstrip(";"), values)
     return texts
 
 
@@ -74,9 +74,9 @@ class Statements:
     `package` is the dialect's, with its `statements.sql` and `health.sql`.
     """
 
-    def __init__(self, package: str, words: Mapping[str, str], *, placeholder: str) -> None:
-        self._words = words
-        self._texts = load_texts(package, words)
+    def __init__(self, package: str, values: Mapping[str, str], *, placeholder: str) -> None:
+        self._values = values
+        self._texts = load_texts(package, values)
         self._placeholder = placeholder
         self.shaped = lru_cache(maxsize=MOST_COMPILED)(self._shaped)
 
@@ -85,8 +85,8 @@ class Statements:
         return self._texts[name]
 
     def _shaped(self, name: str, shape: Shape = ()) -> Statement:
-        """The statement `name` with its open words filled from `shape`."""
-        text = fill(fill(self._texts[name], dict(shape)), self._words)
+        """The statement `name` with its open placeholders filled from `shape`."""
+        text = fill(fill(self._texts[name], dict(shape)), self._values)
         return compile_statement(text, placeholder=self._placeholder)
 
     def query(self, name: str, shape: Shape = (), /, **parameters: object) -> Query:

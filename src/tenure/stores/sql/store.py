@@ -68,14 +68,14 @@ _OF_ITS_JOB = (
 )
 """What is selected of `OF_FIRST_EVENT`."""
 
-COLUMN_WORDS = {
-    **jobs.COLUMN_WORDS,
-    **artifacts.COLUMN_WORDS,
-    **limits.COLUMN_WORDS,
-    **workers.COLUMN_WORDS,
-    **tokens.COLUMN_WORDS,
-    **flows.COLUMN_WORDS,
-    **schedules.COLUMN_WORDS,
+COLUMN_PLACEHOLDERS = {
+    **jobs.COLUMN_PLACEHOLDERS,
+    **artifacts.COLUMN_PLACEHOLDERS,
+    **limits.COLUMN_PLACEHOLDERS,
+    **workers.COLUMN_PLACEHOLDERS,
+    **tokens.COLUMN_PLACEHOLDERS,
+    **flows.COLUMN_PLACEHOLDERS,
+    **schedules.COLUMN_PLACEHOLDERS,
     "job_columns": ", ".join(JOB_COLUMNS),
     "job_columns_to_claim": ", ".join(_SMALL_BODIES.get(name, f"j.{name}") for name in JOB_COLUMNS),
     "count_as_candidate": ", ".join(["NULL"] * len(JOB_COLUMNS) + ["n", "NULL"]),

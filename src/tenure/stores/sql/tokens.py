@@ -10,11 +10,11 @@ from tenure.core.vocabulary import Role
 from tenure.core.workers import SILENT_AFTER
 from tenure.ports import NameCounts
 from tenure.stores.sql.database import Database, Part, Transaction
-from tenure.stores.sql.rows import Row, word_from
+from tenure.stores.sql.rows import Row, value_from
 from tenure.stores.sql.schedules import SqlSchedules
 
 TOKEN_COLUMNS: tuple[str, ...] = Token.__struct_fields__
-COLUMN_WORDS = {"token_columns": ", ".join(TOKEN_COLUMNS)}
+COLUMN_PLACEHOLDERS = {"token_columns": ", ".join(TOKEN_COLUMNS)}
 
 _encode = msgspec.json.Encoder().encode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -86,5 +86,5 @@ class SqlTokens(Part):
 def _token(row: Row) -> Token:
     facts = dict(zip(TOKEN_COLUMNS, row, strict=True))
     facts |= {name: _decode_names(facts[name]) for name in ("queues", "kinds")}
-    role = word_from(Role, facts["role"], where=f"the role of token {facts['id']}")
+    role = value_from(Role, facts["role"], where=f"the role of token {facts['id']}")
     return Token(**facts | {"role": role, "may_declare": bool(facts["may_declare"])})

@@ -318,11 +318,11 @@ class SqlViews(Part):
         for arm in _listing_arms(wanted, kinds):
             is_all = not arm and not is_narrow
             columns = _OF_ALL_JOBS if is_all else _OF_SOME_JOBS
-            words = {
+            values = {
                 "index": _index_of(arm, wanted),
                 "clauses": fill(" ".join([*clauses, arm]), columns),
             }
-            arms.append(fill(self._text("list_all_jobs" if is_all else "list_some_jobs"), words))
+            arms.append(fill(self._text("list_all_jobs" if is_all else "list_some_jobs"), values))
         return ("arms", " UNION ALL ".join(arms)), given
 
     def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:

@@ -17,7 +17,7 @@ from tenure.stores.sql.database import Part, Transaction
 from tenure.stores.sql.rows import Row
 
 PROCESS_COLUMNS: tuple[str, ...] = ListedWorker.__struct_fields__
-COLUMN_WORDS = {"process_columns": ", ".join(PROCESS_COLUMNS)}
+COLUMN_PLACEHOLDERS = {"process_columns": ", ".join(PROCESS_COLUMNS)}
 
 _LISTS = ("queues", "kinds", "schedules")
 _PROCESS_KEY = ("namespace", "worker", "actor", "host", "pid")

@@ -21,7 +21,7 @@ from tenure.errors import Closed, StoreError
 from tenure.ports import Clock, OnHint
 from tenure.stores.sql.database import LISTING_SHARE, Database, Transaction
 from tenure.stores.sql.statements import Statements, fill
-from tenure.stores.sql.store import COLUMN_WORDS
+from tenure.stores.sql.store import COLUMN_PLACEHOLDERS
 from tenure.stores.sqlite.change_watch import ChangeWatch
 from tenure.stores.sqlite.file import PACKAGE, SqliteTransaction, connect, translated
 from tenure.stores.sqlite.writer import LOCK_SLICE_S, STEPS_BETWEEN_CLOCK_CHECKS, Writer
@@ -31,7 +31,7 @@ MAX_IDLE_READERS = 4
 # From 3.43 on SQLite knows the size of a text without reading it.
 _SIZE = "octet_length({})" if sqlite3.sqlite_version_info >= (3, 43) else "length(CAST({} AS blob))"
 
-WORDS = COLUMN_WORDS | {
+PLACEHOLDERS = COLUMN_PLACEHOLDERS | {
     "t": "tenure_",
     "uuid": "text",
     "committed": "TRUE",  # one writer: positions are in the order of commits
@@ -89,7 +89,7 @@ _T = TypeVar("_T")
 @cache
 def statements() -> Statements:
     """The statements of this dialect, read and compiled once for all stores of this process."""
-    return Statements(PACKAGE, WORDS, placeholder="?")
+    return Statements(PACKAGE, PLACEHOLDERS, placeholder="?")
 
 
 class SqliteDialect(Database):

@@ -291,8 +291,8 @@ def script(migration: Migration) -> str:
     """A migration as plain SQL, without its transaction."""
     end = "\nUPDATE tenure_meta SET schema_version = {version}, schema_digest = '{digest}';\n"
     version = migration.version
-    words = {"version": str(version), "digest": schema_digest(PACKAGE, version)}
-    return migration.text + fill(end, words)
+    values = {"version": str(version), "digest": schema_digest(PACKAGE, version)}
+    return migration.text + fill(end, values)
 
 
 def _run_script(connection: sqlite3.Connection, script: str) -> None:

@@ -20,7 +20,7 @@ from tenure.stores.sql.statements import Query
 from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.views import SqlViews
 from tenure.stores.sqlite.claims import SqliteClaimDialect
-from tenure.stores.sqlite.database import WORDS, SqliteDatabase, SqliteDialect
+from tenure.stores.sqlite.database import PLACEHOLDERS, SqliteDatabase, SqliteDialect
 from tenure.stores.sqlite.file import (
     SqliteTransaction,
     check_schema,
@@ -36,7 +36,7 @@ MAX_BYTES_PER_CHARACTER = 4  # of UTF-8
 
 
 def _payload_start(connection: sqlite3.Connection, row: int) -> str:
-    table = f"{WORDS['t']}job"
+    table = f"{PLACEHOLDERS['t']}job"
     with connection.blobopen(table, "payload", row, readonly=True) as payload:
         start = payload.read(MAX_BYTES_PER_CHARACTER * PREVIEW_CHARS)
     return start.decode(errors="ignore")[:PREVIEW_CHARS]  # it may end within a character
