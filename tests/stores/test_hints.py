@@ -514,12 +514,12 @@ def test_hints_about_one_queue_are_combined(monkeypatch: pytest.MonkeyPatch) -> 
     notifier = Notifier("me", "channel", sent)
 
     for _ in range(1000):
-        notifier.tell([READY])
-    notifier.tell([LATER])
+        notifier.notify([READY])
+    notifier.notify([LATER])
     until(
         lambda: len({payload for payloads in sent.sent for payload in payloads}) == 2, "it is heard"
     )
-    notifier.tell([READY])
+    notifier.notify([READY])
     before = [payload for payloads in sent.sent for payload in payloads]
     notifier.close()
 
@@ -534,10 +534,10 @@ def test_a_hint_is_sent_at_once_even_if_the_last_call_hangs() -> None:
     sent.may_go_on.clear()
     notifier = Notifier("me", "channel", sent)
 
-    notifier.tell([READY])
+    notifier.notify([READY])
     until(lambda: len(sent.sent) == 1, "it is heard")
     began = time.monotonic()
-    notifier.tell([LATER])
+    notifier.notify([LATER])
 
     assert time.monotonic() - began < 5, "telling waits for nothing"
     sent.may_go_on.set()
@@ -659,11 +659,11 @@ def test_hints_about_other_queues_wake_nobody() -> None:
 
     store = Hinting()
     with watching(cast(Store, store)) as woken:
-        store.watchers.tell(Hint(HintedChange.READY, DEFAULT_NAMESPACE, QueueName("other")))
-        store.watchers.tell(Hint(HintedChange.READY, Namespace("elsewhere"), QUEUE))
+        store.watchers.notify(Hint(HintedChange.READY, DEFAULT_NAMESPACE, QueueName("other")))
+        store.watchers.notify(Hint(HintedChange.READY, Namespace("elsewhere"), QUEUE))
         assert not woken
 
-        store.watchers.tell(Hint(HintedChange.READY, DEFAULT_NAMESPACE, QUEUE))
+        store.watchers.notify(Hint(HintedChange.READY, DEFAULT_NAMESPACE, QUEUE))
 
         until(lambda: bool(woken), "it is heard")
 
@@ -686,10 +686,10 @@ def test_a_worker_asks_at_once_when_hints_no_longer_arrive() -> None:
 
     store = Hinting()
     with watching(cast(Store, store)) as woken:
-        store.watchers.tell(None)
+        store.watchers.notify(None)
         assert not woken
 
         store.hints_arrive = False
-        store.watchers.tell(None)
+        store.watchers.notify(None)
 
         assert woken == [1]

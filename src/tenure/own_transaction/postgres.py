@@ -95,7 +95,7 @@ class CallersPostgres(PostgresDialect):
     def write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
         return work(self._tx)
 
-    def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
+    def notify(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
         assert not sent, "no hint is sent before the caller commits"
         if self._notifies and hints:
             payloads = texts([payload_of(hint) for hint in hints])

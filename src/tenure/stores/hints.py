@@ -1,4 +1,4 @@
-"""Hints: who watches a store, and what a batch of changes is worth telling them.
+"""Hints: the watchers of a store, and the hints of a batch of changes.
 
 Nothing here is durable or exact. A watcher that gets no hint polls. [Z7]
 """
@@ -39,7 +39,7 @@ class Watchers:
 
         return stop
 
-    def tell(self, hint: Hint | None) -> None:
+    def notify(self, hint: Hint | None) -> None:
         """Hand a hint to all of them."""
         with self._lock:
             functions = list(self.functions.values())

@@ -243,7 +243,7 @@ class PostgresDatabase(PostgresDialect):
             except StoreUnavailable as problem:
                 problems.append(problem)
                 if isinstance(problem, ServerBehind):
-                    _log.warning("%s was passed over: %s", shown_host(dsn), problem)
+                    _log.warning("%s was skipped: %s", shown_host(dsn), problem)
         raise next((each for each in problems if isinstance(each, ServerBehind)), problems[-1])
 
     def _connect_to(self, dsn: str, until: Deadline) -> Wire:
@@ -310,13 +310,13 @@ class PostgresDatabase(PostgresDialect):
 
     # --- hints ---------------------------------------------------------------------------------
 
-    def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
+    def notify(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
         watchers = self.listener.watchers
         if watchers.functions:
             for hint in hints:
-                watchers.tell(hint)
+                watchers.notify(hint)
         if len(sent) < len(hints):
-            self.notifier.tell([hint for hint in hints if hint not in sent])
+            self.notifier.notify([hint for hint in hints if hint not in sent])
 
     def take_due(self, hints: Collection[Hint]) -> tuple[list[Hint], list[str]]:
         return self.notifier.take_due(hints)

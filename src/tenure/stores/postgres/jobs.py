@@ -45,12 +45,12 @@ class PostgresJobs(SqlJobs):
         now: Instant,
         *,
         begun: int,
-        told: Collection[Hint] = (),
+        notified: Collection[Hint] = (),
     ) -> None:
         """Remember these as acknowledged, and notify waiting workers; other processes already got
-        the hints in `told`. Not for claims, which make no job ready."""
+        the hints in `notified`. Not for claims, which make no job ready."""
         self._database.acknowledged(changes, begun=begun)
-        self._database.tell(hints_of(changes, now), sent=told)
+        self._database.notify(hints_of(changes, now), sent=notified)
 
     def row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
         """Epoch, then sessions as a claim locks them, then rows in id order."""
@@ -76,7 +76,7 @@ class PostgresJobs(SqlJobs):
         ahead: set[Hint] = set()
         saved = self._save_offered(offered, epoch, window, ahead)
         written = [each for each in offered.whole() if each.job.id in saved.applied]
-        self.written(written, saved.now, begun=begun, told=ahead)
+        self.written(written, saved.now, begun=begun, notified=ahead)
         return saved
 
     def _save_new_job(
@@ -105,21 +105,21 @@ class PostgresJobs(SqlJobs):
         except Vetoed:
             return None
         self._database.acknowledged(changes, begun=begun)
-        self._database.tell(hints, sent=sent)
+        self._database.notify(hints, sent=sent)
         return Saved(now, frozenset((job.id,)))
 
     def _save_offered(
-        self, offered: ChangeStream, epoch: Epoch, window: ClockWindow, told: set[Hint]
+        self, offered: ChangeStream, epoch: Epoch, window: ClockWindow, notified: set[Hint]
     ) -> Saved:
-        """Write a long stream of new jobs while the rest is decided; anything else at once. `told`
-        gets the hints that were sent with it."""
+        """Write a long stream of new jobs while the rest is decided; anything else at once. The
+        hints that were sent with it are added to `notified`."""
         if self._database.may_undo and offered.is_long and _are_new(groups_of(offered.first)):
             with suppress(Vetoed):
                 return self._database.write(
                     lambda tx: self._save_as_offered(tx, offered, epoch, window),
                     all_or_nothing=True,
                 )
-        return self._save_at_once(offered.whole(), epoch, window, told)
+        return self._save_at_once(offered.whole(), epoch, window, notified)
 
     def _save_as_offered(
         self, tx: Transaction, offered: ChangeStream, epoch: Epoch, window: ClockWindow
@@ -149,7 +149,7 @@ class PostgresJobs(SqlJobs):
         return Saved(Instant(answers[-1][0][0]), applied)
 
     def _save_at_once(
-        self, changes: Sequence[Change], epoch: Epoch, window: ClockWindow, told: set[Hint]
+        self, changes: Sequence[Change], epoch: Epoch, window: ClockWindow, notified: set[Hint]
     ) -> Saved:
         """One statement per shape, all in one round trip."""
         if not changes:
@@ -165,7 +165,7 @@ class PostgresJobs(SqlJobs):
             whole = [self._group_query(groups[0], epoch, window, alone=True)]
             with suppress(Vetoed):
                 saved = self._database.write(
-                    lambda tx: self._save_and_tell(tx, groups, register, whole, epoch, told),
+                    lambda tx: self._save_and_notify(tx, groups, register, whole, epoch, notified),
                     all_or_nothing=True,
                 )
         if saved is None:
@@ -174,17 +174,17 @@ class PostgresJobs(SqlJobs):
         self.registered.add(new_queues)
         return saved
 
-    def _save_and_tell(
+    def _save_and_notify(
         self,
         tx: Transaction,
         groups: Sequence[Group],
         before: Sequence[Query],
         queries: Sequence[Query],
         epoch: Epoch,
-        told: set[Hint],
+        notified: set[Hint],
     ) -> Saved:
         """Save, and have the server notify idle workers of ready jobs right after the commit: that
-        is a round trip and a change of threads sooner than by `Notifier.tell`."""
+        is a round trip and a change of threads sooner than by `Notifier.notify`."""
         assert isinstance(tx, PostgresTransaction)
         ready = {
             hint
@@ -198,7 +198,7 @@ class PostgresJobs(SqlJobs):
         ]
         saved = self._save(tx, groups, before, queries, epoch)
         if tx.was_done_afterwards:
-            told.update(due)
+            notified.update(due)
         return saved
 
     def _queries_by_group(

@@ -94,7 +94,7 @@ class Notifier:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def tell(self, hints: Iterable[Hint]) -> None:
+    def notify(self, hints: Iterable[Hint]) -> None:
         """Send these soon; returns at once."""
         with self._lock:
             known = len(self._pending)
@@ -270,7 +270,7 @@ class Listener:
                     self._hear(sent.hint)
 
     def _hear(self, hint: Hint | None) -> None:
-        self.watchers.tell(hint)
+        self.watchers.notify(hint)
 
     def _received(self, wire: Wire, within_s: float | None) -> list[str]:
         """The payloads that have arrived; waits for some, or until it is time to stop."""

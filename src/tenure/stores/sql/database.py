@@ -72,7 +72,7 @@ class Database(ABC):
         """Called when these were committed."""
         return
 
-    def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
+    def notify(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
         """Notify waiting processes of what was committed; other processes already know of `sent`.
         Does nothing where every process notices each commit."""
         return

@@ -5,7 +5,7 @@ a correlation id by that of their jobs. No index is by time alone: what is asked
 merged from the types that the log has, each of which is in the order of time (docs/adr/0039).
 
 A position of the tail is `NUMBER:JOB:SEQ`. The number is the store's (docs/adr/0031); job and seq
-tell events of one number apart. When an event is visible, no other of its number can still be
+distinguish events of one number. When an event is visible, no other of its number can still be
 committed.
 """
 

@@ -156,7 +156,7 @@ class SqlSettings(Part):
             return state
 
         state = self._write(change)
-        self._database.tell(
+        self._database.notify(
             [Hint(HintedChange.READY, namespace, name)]
         )  # its jobs may be ready now
         return state
@@ -192,7 +192,9 @@ class SqlSettings(Part):
         kept = self._write(put)
         if change.sets_limits:  # jobs of any queue may be ready now
             queues = self.queues(namespace, limit=MAX_HINTED_QUEUES)
-            self._database.tell([Hint(HintedChange.READY, namespace, each.name) for each in queues])
+            self._database.notify(
+                [Hint(HintedChange.READY, namespace, each.name) for each in queues]
+            )
         return kept
 
     def _limits_changed(self, namespace: Namespace, after: KindSettings) -> list[Query]:

@@ -147,7 +147,7 @@ class ChangeWatch:
                     if version != seen:
                         seen = version
                         log.committed()
-                        self._watchers.tell(None)
+                        self._watchers.notify(None)
                 must_ask = self._rest(log)
 
     def _rest(self, log: WriteAheadLog) -> bool:

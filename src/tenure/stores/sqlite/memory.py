@@ -72,7 +72,7 @@ class MemoryDatabase(OpenSqlite):
             result = self._transact(work)
             is_changed = self._connection.total_changes != before
         if is_changed:
-            self.watchers.tell(None)
+            self.watchers.notify(None)
         return result
 
     def _transact(self, work: Callable[[Transaction], _T]) -> _T:
