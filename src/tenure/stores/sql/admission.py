@@ -219,9 +219,9 @@ class SqlAdmission(Part):
         }
         moved = self._let_through(tx, targets, now, is_rate=is_rate)
         settled = {found.key for found, to in decided if moved.issuperset(to.admitted)}
-        marks = _marks_again(namespace, rules, decided, keys - settled, read_at)
-        if marks:
-            tx.fetch(*self._dialect.dirty_key_queries(marks))
+        dirty = _dirty_again(namespace, rules, decided, keys - settled, read_at)
+        if dirty:
+            tx.fetch(*self._dialect.dirty_key_queries(dirty))
         delayed = {
             found.key.kind
             for found in in_use
@@ -310,7 +310,7 @@ def _shape_of(statements: Statements, is_rate: bool) -> Shape:
     )
 
 
-def _marks_again(
+def _dirty_again(
     namespace: Namespace,
     rules: KeyRules,
     decided: Iterable[tuple[KeyInUse, Admission]],
@@ -320,13 +320,13 @@ def _marks_again(
     """When to decide again: soon about keys whose jobs could not all be moved, and about the others
     at the times of their rules."""
     soon = after(read_at, LOCKED_AGAIN_US)
-    marks = [DirtyKey(namespace, key, soon, read_at) for key in unsettled]
-    marks += [
+    dirty = [DirtyKey(namespace, key, soon, read_at) for key in unsettled]
+    dirty += [
         DirtyKey(namespace, found.key, at, read_at)
         for found, to in decided
         for at in rules.again_at(found.key, found.uses, to)
     ]
-    return sorted(marks)
+    return sorted(dirty)
 
 
 def _by_key(rows: Iterable[Row], *, is_rate: bool) -> list[KeyInUse]:

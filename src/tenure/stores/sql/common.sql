@@ -154,7 +154,7 @@ RETURNING key;
 -- The jobs of one arm (see stores/sql/candidates.py), in claim order, with their place in it and the rate
 -- of their rate key ({tat}). Columns are qualified: a bare `id` in ORDER BY would name the output column
 -- and force a sort. Where there are many writers, {begin_counted} and {with_count_…} add a row without an id if these
--- are fewer than wanted: how many there are, with those that others have locked.
+-- are fewer than wanted: how many there are, including jobs that others have locked.
 {begin_counted}SELECT {job_columns_to_claim}, {claim_place} AS place, {tat} FROM {t}job AS j {index}
  WHERE j.namespace = :namespace AND j.queue = :queue AND {arm}
  ORDER BY j.priority DESC, {claim_place}, j.run_at, j.id
@@ -409,7 +409,7 @@ SELECT tick FROM {t}meta {lock};
 SELECT tick, {t}clock() FROM {t}meta;
 
 -- name: work_for_sweepers
--- Whether a pass has something to do besides schedules: a look into an index each.
+-- Whether a pass has something to do besides schedules: one index probe each.
 SELECT EXISTS (SELECT 1 FROM {t}job AS l {by_due} WHERE l.due_at <= (SELECT {t}clock()))
     OR EXISTS (SELECT 1 FROM {t}job AS w
                 WHERE w.start_by IS NOT NULL AND w.not_before IS NOT NULL
@@ -593,7 +593,7 @@ SELECT DISTINCT e.child_id, (SELECT {t}clock()) FROM {t}job_edge AS e
     ON CONFLICT DO NOTHING;
 
 -- name: unblocked_by_all
--- Jobs all of whose parents have ended, with those that ended otherwise than needed. One index probe for each
+-- Jobs all of whose parents have ended, and the ends that were not the needed ones. One index probe for each
 -- child first checks for an unmet edge: so a join costs the same at the end of each parent, even if a child has
 -- many parents.
 WITH near AS MATERIALIZED (
@@ -611,7 +611,7 @@ SELECT d.child_id, f.parent_id, f.outcome
  ORDER BY d.child_id, f.position LIMIT :limit;
 
 -- name: unblocked_by_one
--- Jobs with a parent that ended otherwise than needed, whatever becomes of the others. The status of each
+-- Jobs with a parent that ended in another way than needed, whatever the others do. The status of each
 -- child is asked by a probe: PostgreSQL, before it had analysed the tables, started a join with every job of
 -- the store that waits, which took five seconds for a flow of 10,000 jobs.
 SELECT e.child_id, e.parent_id, e.outcome FROM {t}job_edge AS e
@@ -990,10 +990,10 @@ WITH due (namespace, name, next_at) AS (
     SELECT d.namespace, d.name, d.next_at FROM {t}schedule AS d
      WHERE d.next_at IS NOT NULL AND (d.next_at <= :until OR d.updated_at > :latest_write)
      ORDER BY d.next_at, d.namespace, d.name LIMIT :reads),
-turn (namespace, name, nth) AS (
+ranked (namespace, name, nth) AS (
     SELECT d.namespace, d.name,
            row_number() OVER (PARTITION BY d.namespace ORDER BY d.next_at, d.name) FROM due AS d)
-SELECT {schedule_without_payload} FROM turn AS t
+SELECT {schedule_without_payload} FROM ranked AS t
   JOIN {t}schedule AS s ON s.namespace = t.namespace AND s.name = t.name
  ORDER BY t.nth, s.next_at, s.namespace, s.name LIMIT :limit;
 
@@ -1073,7 +1073,7 @@ WITH RECURSIVE known (namespace, nth) AS (
 SELECT k.namespace FROM known AS k WHERE k.namespace IS NOT NULL ORDER BY k.namespace;
 
 -- name: measured_queues
--- Those with something in them first: from queue to queue through the three indexes that only have
+-- Queues with jobs first: from queue to queue through the three indexes that only have
 -- such jobs, however many jobs a queue has and however many queues are empty.
 WITH RECURSIVE ready (queue, nth) AS (
     SELECT (SELECT j.queue FROM {t}job AS j {by_ready}
