@@ -1,15 +1,18 @@
 """What is SQLite's own: the file, its settings, its writer, and forks."""
 
+import itertools
 import os
 import sqlite3
 import stat
+import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -462,6 +465,50 @@ def test_an_interrupted_caller_leaves_the_file_to_others(sqlite_path: Path) -> N
         tables = writer.run(lambda each: each.execute("SELECT * FROM sqlite_master").fetchall())
 
     assert tables == []
+
+
+def _interrupts_at(place: int) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function that raises when the writer, or a function that it calls, has been entered
+    or left this many times: it is there that Python runs signal handlers."""
+    places = itertools.count()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        caller = frame.f_back
+        files = [frame.f_code.co_filename, caller.f_code.co_filename if caller else ""]
+        if sqlite_writer.__file__ not in files:
+            return None
+        if event in ("call", "return") and next(places) == place:
+            raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+def test_a_signal_handler_may_raise_anywhere_in_a_write(sqlite_path: Path) -> None:
+    with _writer(sqlite_path) as writer, ThreadPoolExecutor(1) as pool:
+        waiting: list[Future[str]] = []
+
+        def work(_: sqlite3.Connection) -> None:
+            waiting.append(pool.submit(writer.run, _name_of_thread))
+            until(lambda: len(writer._tasks) == 1, "another caller waits")
+
+        before = sys.gettrace()
+        for place in itertools.count():
+            sys.settrace(_interrupts_at(place))
+            try:
+                writer.run(work)
+            except KeyboardInterrupt:
+                pass
+            else:
+                break
+            finally:
+                sys.settrace(before)
+
+            waiting.append(pool.submit(writer.run, _name_of_thread))
+            assert [each.result(PATIENCE_S) for each in waiting], place
+            waiting.clear()
+
+    assert place > 20
 
 
 def test_a_signal_handler_that_closes_does_not_wait_for_the_write_it_interrupts(

@@ -86,7 +86,10 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._until: Deadline | None = None  # of the work that runs
         self._tasks: deque[_Task[Any]] = deque()
-        self._condition = threading.Condition()
+        # Callers enter the lock itself: a signal handler that raises between entering a condition
+        # and its lock would leave the lock locked.
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._writing: int | None = None  # the thread that uses the connection
         self._wants_checkpoint = self._closed = False
         self._thread = threading.Thread(target=self._serve, name="tenure-sqlite", daemon=True)
@@ -97,7 +100,7 @@ class Writer:
         until, me, is_mine = deadline(self._timeout_s), threading.get_ident(), False
         task: _Task[_T] | None = None
         try:
-            with self._condition:
+            with self._lock:
                 if self._closed:
                     raise Closed
                 is_mine = not (self._writing or self._has_work())
@@ -111,7 +114,8 @@ class Writer:
                 return self._transact(work, until)
         finally:  # around the lock too: a signal handler may raise anywhere
             if is_mine:
-                self._leave()
+                self._writing = None  # before any call: a handler that raises there skips the rest
+                self._wake_thread()
         return self._answer(task)
 
     def _answer(self, task: _Task[_T]) -> _T:
@@ -128,20 +132,18 @@ class Writer:
             f"{self._path} has not finished a write in time", hint="send the same request again"
         )
 
-    def _leave(self) -> None:
-        """Let others write."""
+    def _wake_thread(self) -> None:
+        """Wake the thread for what has arrived during a write, or for a checkpoint."""
         if self._is_checkpoint_due(self._log_size()):
             self._wants_checkpoint = True
-        # Without the lock, so that an interrupt at this point blocks no one.
-        self._writing = None
         if self._has_work():
-            with self._condition:
+            with self._lock:
                 self._condition.notify()
 
     def close(self) -> None:
         """Finish what is queued, then end. A signal handler that closes does not wait for the write
         that it interrupts."""
-        with self._condition:
+        with self._lock:
             self._closed = True
             self._condition.notify()
         if self._writing != threading.get_ident():
@@ -153,7 +155,8 @@ class Writer:
         while True:
             with self._condition:
                 while self._writing or not self._has_work():
-                    self._condition.wait()
+                    # Work that waits needs no notification: an interrupted caller sends none.
+                    self._condition.wait(LOCK_SLICE_S if self._has_work() else None)
                 group = [self._tasks.popleft() for _ in range(min(MAX_GROUP, len(self._tasks)))]
                 is_last = self._closed and not group
                 self._writing = threading.get_ident()
@@ -163,7 +166,8 @@ class Writer:
             if is_last:
                 self._drop_connection()
                 return
-            self._leave()
+            self._writing = None
+            self._wake_thread()
 
     def _has_work(self) -> bool:
         return bool(self._tasks) or self._wants_checkpoint or self._closed
@@ -213,11 +217,12 @@ class Writer:
         return result
 
     def _open(self) -> sqlite3.Connection:
-        self._connection = connection = self._connect()
+        connection = self._connect()
         # Ends a statement at the deadline: SQLite itself has no time-out for statements. [K6]
         connection.set_progress_handler(
             lambda: self._until is not None and self._until.has_passed, STEPS_BETWEEN_CLOCK_CHECKS
         )
+        self._connection = connection
         return connection
 
     def _begin(self, connection: sqlite3.Connection, until: Deadline) -> None:
@@ -231,20 +236,20 @@ class Writer:
                 return
 
     def _drop_connection(self) -> None:
-        if self._connection is not None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             with suppress(sqlite3.Error):
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
             with suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
+                connection.close()
 
     # --- the write-ahead log ---------------------------------------------------------------------
 
     def checkpoint_soon(self) -> None:
         """Checkpoint after the current write of any process, if the log is large: for writes on a
         connection of the application, after which this writer would not check the log."""
-        with self._condition:
+        with self._lock:
             if not self._closed and self._is_checkpoint_due(self._log_size()):
                 self._wants_checkpoint = True
                 self._condition.notify()
@@ -257,7 +262,7 @@ class Writer:
     def _log_size(self) -> int:
         try:
             return os.stat(self._log).st_size  # noqa: PTH116 - half the time of Path.stat
-        except FileNotFoundError:
+        except OSError:  # there is none, or no checkpoint could be written either
             return 0
 
     def _checkpoint(self) -> None:
