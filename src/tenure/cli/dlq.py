@@ -43,8 +43,8 @@ def dlq() -> None:
 filter_options = together(
     kind_option,
     queue_option,
-    choice("--reason", words_of=ReasonCode, help="Only those with this reason."),
-    choice("--stage", words_of=Stage, help="Only those that failed at this stage."),
+    choice("--reason", words_of=ReasonCode, help="Only dead letters with this reason."),
+    choice("--stage", words_of=Stage, help="Only dead letters of this stage."),
 )
 
 
@@ -53,7 +53,7 @@ filter_options = together(
 
 @list_command(dlq, json=list[DeadLetterRecord])
 @filter_options
-@flag("--resolved", help="Those that were redriven or discarded.")
+@flag("--resolved", help="Dead letters that were redriven or discarded.")
 @before_option
 @limit_option(MAX_LISTED)
 def list_dead_letters(
@@ -61,7 +61,7 @@ def list_dead_letters(
 ) -> Listing[Job]:
     """List unresolved dead letters, newest first.
 
-    Those that were redriven or discarded are listed with --resolved.
+    Redriven and discarded dead letters are listed with --resolved.
 
     \b
     Example:
@@ -114,7 +114,7 @@ def _there_are_none(cli: Invocation, filters: dict[str, Any], *, resolved: bool)
 
 @command(dlq, "redrive", json=list[JobOutcome])
 @click.option("--payload", help="JSON to run with instead of the old payload; for one ID.")
-@flag("--again", help="Also those that were redriven or discarded before.")
+@flag("--again", help="Also dead letters that were redriven or discarded before.")
 @about_jobs(filter_options)
 def redrive_dead_letters(cli: Invocation, many: Many, payload: str | None, again: bool) -> None:
     """Make new jobs out of dead letters; prints the new ids.

@@ -170,7 +170,7 @@ def redrive_flow(cli: Invocation, request_id: str | None, flow_id: str) -> None:
     """Replace the jobs of a flow that did not succeed; prints the flow.
 
     A new job has the payload and the name of the one that it replaces. It waits for the same jobs,
-    or for those that replace them, and reads their results. Jobs that succeeded are not run again.
+    or for their replacements, and reads their results. Jobs that succeeded are not run again.
     The flow must have ended: wait for it, or cancel it.
 
     Exits with 0 if there are new jobs, 1 if not, 2 if it could not be done. It is safe to run

@@ -259,7 +259,7 @@ def show_job(cli: Invocation, bodies: bool, job_id: str) -> None:
 def job_events(cli: Invocation, job_id: str) -> None:
     """Show the stored events of a job's history, one line each.
 
-    The renewals of an attempt are deleted after it has ended; one line `pruned` stands for them.
+    The renewals of an attempt are deleted after it has ended; one line `pruned` replaces them.
     Lines whose SEQ is a dash are observations beside the log, as in `tenure jobs show`.
     """
     job = find_job(cli, job_id)

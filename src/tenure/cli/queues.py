@@ -346,7 +346,7 @@ def workers() -> None:
 
 @list_command(workers, json=list[WorkerRecord])
 def list_workers(cli: Invocation) -> Listing[ListedWorker]:
-    """List the workers that run, and those that vanished within the last day.
+    """List the workers that run, and workers that vanished within the last day.
 
     A worker sends a sign of life every 10 seconds and takes itself off the list when it stops.
     STATE is:

@@ -91,9 +91,9 @@ def how_to_prune(former: Iterable[str | None]) -> str:
 def list_schedules(cli: Invocation) -> Listing[Any]:
     """List schedules with their next time and their last run.
 
-    SKIPPED counts the times at which the run before had not ended, MISSED those that no process
-    fired in time. A STATE of undeclared means that an application declared the schedule, and that
-    workers live now of which none does.
+    SKIPPED counts the times at which the run before had not ended, MISSED times that no process
+    fired in time. A STATE of undeclared means that an application declared the schedule, that
+    workers live now, and that none of them declares it.
     """
     now = cli.now
     found = cli.store.schedules.page(cli.namespace)

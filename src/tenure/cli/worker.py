@@ -146,8 +146,8 @@ _ECHO = {LogFormat.TEXT: _print_line, LogFormat.JSON: _log_line}
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
-    help="The address for the metrics. Whoever can reach it sees the names of queues and kinds,"
-    " without a token.",
+    help="The address for the metrics. Any host that can reach it sees the names of queues and"
+    " kinds, without a token.",
 )
 @keep_options
 @log_format_option
