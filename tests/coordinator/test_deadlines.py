@@ -146,6 +146,34 @@ def test_a_call_that_may_wait_longer_is_not_in_the_batch_of_one_that_may_not() -
 
 
 @spec("K6")
+def test_a_claim_that_may_wait_longer_is_not_in_the_batch_of_one_that_may_not() -> None:
+    store, was_asked, may_continue = MemoryStore(), Event(), Event()
+    left_s: list[float] = []
+
+    def claim(*arguments: Any) -> Any:
+        until = DEADLINE.get()
+        assert until is not None
+        left_s.append(until.remaining_s)
+        was_asked.set()
+        assert may_continue.wait(LATEST_S)
+        return own(*arguments)
+
+    own = instead(store, "claims.claim", claim)
+    world = World(store, threads=1, timeout_s=30.0)
+    with closing(world.coordinator) as coordinator:
+        first = coordinator.submit_claim(world.claim_request("w1"))
+        assert was_asked.wait(LATEST_S)
+        with waiting_at_most(10.0):
+            shorter = coordinator.submit_claim(world.claim_request("w2"))
+        longer = coordinator.submit_claim(world.claim_request("w3"))
+        may_continue.set()
+        answers = [call.result(LATEST_S) for call in (first, shorter, longer)]
+
+    assert len(answers) == 3
+    assert [round(each, -1) for each in left_s] == [30, 10, 30]
+
+
+@spec("K6")
 def test_a_claim_that_hangs_is_granted_nothing_afterwards(
     hanging: Callable[[str], tuple[World, HangingStore]],
 ) -> None:

@@ -80,7 +80,7 @@ caller's own transaction has locked, up to the store's lock time-out."""
 
 
 DEADLINES_APART_S = 1.0
-"""How far apart the deadlines of calls in one batch may be."""
+"""How far the deadlines of calls in a batch may be from that of the first one."""
 
 
 CLOSE_WITHIN_S = 60.0
@@ -174,14 +174,6 @@ def _subjects(commands: Sequence[Command]) -> list[Subject]:
     return subjects
 
 
-def _may_share(one: _Commands, other: _Commands) -> bool:
-    """Whether two calls may be in one batch. Parked calls get batches of their own, so that no
-    others wait with them; and a batch has the earliest deadline of its calls, so that calls which
-    may wait longer are not in it. [K6]"""
-    apart_s = abs(one.deadline.until_s - other.deadline.until_s)
-    return one.was_parked is other.was_parked and apart_s <= DEADLINES_APART_S
-
-
 class _Claim:
     """One claim of one worker session."""
 
@@ -195,6 +187,12 @@ class _Claim:
     def fail(self, error: Exception) -> None:
         """Give the caller this error."""
         self.future.set_exception(error)
+
+
+def _may_share(one: _Commands | _Claim, other: _Commands | _Claim) -> bool:
+    """Whether the deadlines of two calls allow one batch: it has the earliest deadline of its
+    calls, so that calls which may wait longer are not in it. [K6]"""
+    return abs(one.deadline.until_s - other.deadline.until_s) <= DEADLINES_APART_S
 
 
 def _earliest(calls: Sequence[_Commands | _Claim]) -> Deadline:
@@ -504,13 +502,16 @@ class Coordinator:
     def _take_commands(self) -> list[_Commands]:
         """The calls of the next batch. One about a job or dedupe key that a running batch is about
         is parked: if a caller's own transaction has locked the row, only one thread waits for
-        it."""
+        it. Parked calls get batches of their own, so that no others wait with them."""
         taken: list[_Commands] = []
         room = MAX_BATCH
         while self._commands and (not taken or len(self._commands[0].waiting) <= room):
-            if taken and not _may_share(self._commands[0], taken[0]):
+            call = self._commands[0]
+            if taken and not (
+                call.was_parked is taken[0].was_parked and _may_share(call, taken[0])
+            ):
                 break
-            call = self._commands.popleft()
+            self._commands.popleft()
             self._gathered -= len(call.waiting)
             if not self._is_free(call):
                 self._parked.append(call)
@@ -565,6 +566,8 @@ class Coordinator:
         taken: list[_Claim] = []
         room = MAX_BATCH
         while waiting and (not taken or waiting[0].request.limit <= room):
+            if taken and not _may_share(waiting[0], taken[0]):
+                break
             call = waiting.popleft()
             self._gathered -= call.request.limit
             if self._may_start(call):
