@@ -536,7 +536,8 @@ class Coordination(Protocol):
 
     It decides; everything that decides nothing is asked of its `store`. Futures fail with
     `StoreUnavailable` when the outcome is not known; sending the same request id again is always
-    safe."""
+    safe.
+    """
 
     @property
     def store(self) -> JobStore:
@@ -859,8 +860,7 @@ class Upkeep(Protocol):
           [Q7]: from where the last call stopped; others may be skipped. [G1] [E31]
         - `observations`: only their bodies. [G2]
         - `jobs`: terminal jobs that finished longer ago than this, or than their policy allows,
-        with
-          everything of theirs. [T26] [G7]
+          with everything of theirs. [T26] [G7]
         - `outages` that ended longer ago than this and before every claim of a job that is still
           leased. [O4]
         - `keys`: what is remembered of rate keys that have a whole burst again. [RL13]

@@ -11,6 +11,7 @@ import pytest
 from tenure.cli import invocation, many
 from tenure.client import administration
 from tenure.core.ids import JobId
+from tenure.stores.sql import views
 from tenure_conformance.spec import spec
 from tests.cli.harness import Run, at_a_terminal, enqueued
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
@@ -50,6 +51,19 @@ def test_an_empty_list_of_dead_letters_says_so(run: Run) -> None:
     assert said == [none, "tenure: no unresolved dead letter matches\n"]
     assert resolved.stderr == "tenure: there are no resolved dead letters in namespace default\n"
     assert json.loads(run("dlq", "ls", "--json").stdout) == []
+
+
+def test_a_letter_without_a_resolution_is_listed_among_the_resolved(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention may delete it after the list was read."""
+    job_id = dead_letter(run)
+    run("dlq", "discard", job_id)
+    monkeypatch.setattr(views, "resolutions_of", lambda _: {})
+
+    table = run("dlq", "ls", "--resolved")
+
+    assert (table.exit_code, job_id[:18] in table.stdout) == (0, True)
 
 
 @pytest.mark.process

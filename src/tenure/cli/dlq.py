@@ -81,6 +81,11 @@ def list_dead_letters(
     page = cli.store.views.jobs(wanted)
     found, resolutions = page.jobs, page.resolutions
     now = cli.now
+
+    def resolution(job: Job) -> str | None:
+        known = resolutions.get(job.id)  # None: deleted since the list was read
+        return None if known is None else known.kind
+
     return Listing(
         found,
         {
@@ -92,7 +97,7 @@ def list_dead_letters(
             "ATTEMPTS": lambda job: job.attempt,
             "FINISHED": lambda job: ago(job.finished_at, now),
             "ERROR": headline,
-            **({"RESOLVED": lambda job: resolutions[job.id].kind} if resolved else {}),
+            **({"RESOLVED": resolution} if resolved else {}),
         },
         document=lambda job: dead_letter_record(
             job, resolutions.get(job.id), now=now, bodies=False
