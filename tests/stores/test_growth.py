@@ -26,13 +26,16 @@ from tenure.core.rates import NOTHING_GRANTED, kind_meter, parse_rate
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import NO_WAIT
+from tenure.stores.postgres.claims import PostgresClaimDialect
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql import depths
 from tenure.stores.sql.candidates import Reading
-from tenure.stores.sql.claim_dialect import MAX_DIRTY_KEYS
+from tenure.stores.sql.claim_dialect import MAX_DIRTY_KEYS, ClaimDialect
 from tenure.stores.sql.database import Transaction
+from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.rows import WITH_BODIES, Row
 from tenure.stores.sql.statements import Query
+from tenure.stores.sqlite.claims import SqliteClaimDialect
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.lives import QUEUE, change, claim_request, planner, save, start
@@ -166,6 +169,12 @@ class Recorded:
         return self._tx.fetch(*queries, last=last)
 
 
+def _dialect_of(store: AnyStore) -> ClaimDialect:
+    if isinstance(store, PostgresStore):
+        return PostgresClaimDialect(store.database)
+    return SqliteClaimDialect(store.database)
+
+
 def _jobs_of(keys: Sequence[Key]) -> Callable[[AnyStore], Sequence[Query]]:
     """What is read to decide about these keys."""
 
@@ -175,7 +184,7 @@ def _jobs_of(keys: Sequence[Key]) -> Callable[[AnyStore], Sequence[Query]]:
             of_keys = dict.fromkeys(keys, 1)
             is_rate = keys[0].is_rate
             shape = store.admission.key_shapes[is_rate]
-            dialect = store._make_claim_dialect()
+            dialect = _dialect_of(store)
             dialect.jobs_of_keys(recorded, shape, HERE, of_keys, store.now(), is_rate=is_rate)
             return recorded.queries
 
@@ -213,9 +222,12 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "queues to measure": lambda store: [
         store.database.query("measured_queues", namespace=HERE, queues=100)
     ],
-    "oldest ready job": lambda store: [store.claims._oldest(depths.READY, HERE, [QUEUE])],
+    "oldest ready job": lambda store: [
+        SqlDepths(store.database).oldest(depths.READY, HERE, [QUEUE])
+    ],
     "next delayed job": lambda store: [
-        store.claims._oldest(sort, HERE, [QUEUE]) for sort in (depths.DELAYED, depths.NOT_DUE)
+        SqlDepths(store.database).oldest(sort, HERE, [QUEUE])
+        for sort in (depths.DELAYED, depths.NOT_DUE)
     ],
     "newest jobs": lambda store: _listed(store),
     "jobs before one": lambda store: _listed(store, before=new_job_id(store.now(), bytes(10))),

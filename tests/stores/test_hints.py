@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import cast
+from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -187,6 +188,12 @@ def test_a_sqlite_file_without_a_log_is_always_asked(tmp_path: Path) -> None:
     assert asked(WriteAheadLog(tmp_path / "jobs.db"), 60) == 60
 
 
+def pausing_by(pause: Callable[[float], None], path: Path) -> SqliteStore:
+    """A store whose pauses between two checks are these."""
+    with patch.object(time, "sleep", pause):
+        return SqliteStore(path)
+
+
 class RestsUntilTold:
     """Stands for the kernel's events: each rest ends when the test says so."""
 
@@ -220,8 +227,7 @@ def test_while_a_sqlite_file_rests_nobody_looks_at_it_between_the_kernels_events
         return made[-1]
 
     monkeypatch.setattr(change_watch, "FileEvents", make)
-    with closing(SqliteStore(tmp_path / "jobs.db")) as store:
-        monkeypatch.setattr(store.database.changes, "_pause", pauses.append)
+    with closing(pausing_by(pauses.append, tmp_path / "jobs.db")) as store:
         store.watch(lambda hint: None)
         until(lambda: bool(made) and made[0].rests == 1, "it rests")
         before = len(pauses)
@@ -293,11 +299,10 @@ class HeldUp:
 
 @spec("Z7")
 def test_a_watcher_that_leaves_while_a_sqlite_store_is_closed_does_not_hold_it_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     pause = HeldUp()
-    with closing(SqliteStore(tmp_path / "jobs.db")) as store:
-        monkeypatch.setattr(store.database.changes, "_pause", pause)
+    with closing(pausing_by(pause, tmp_path / "jobs.db")) as store:
         leave = store.watch(lambda hint: None)
         assert pause.has_begun.wait(10)
         closer = threading.Thread(target=store.close, daemon=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 import pytest
@@ -31,7 +31,6 @@ from tenure.errors import StoreUnavailable
 from tenure.stores.postgres.database import LISTING_CONNECTIONS
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER
-from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.rows import WITHOUT_BODIES
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
@@ -40,6 +39,8 @@ from tests.stores.lives import QUEUE, claim, enqueue, taken
 from tests.stores.test_prepared_statements import PREPARED
 from tests.support.counted_work import queries_of
 from tests.support.postgres import PostgresServer
+
+AnyStore: TypeAlias = SqliteStore | PostgresStore
 
 HERE = DEFAULT_NAMESPACE
 DEAD = (JobStatus.DEAD_LETTERED,)
@@ -170,7 +171,7 @@ def test_postgres_plans_each_search_for_its_limit(full_store: tuple[PostgresStor
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         settings = store.database.settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
-        query, _ = store.views._search_queries(wanted, None, {})
+        query, _ = queries_of(store, lambda: store.views.jobs(wanted))
         explain = f"EXPLAIN (ANALYZE, TIMING OFF) {query.text}".encode()
         plan = [row[0] for row in raw.execute(explain, query.parameters).fetchall()]
 
@@ -243,7 +244,7 @@ def test_leases_are_found_among_leases_whatever_is_there_for_lists(
     on_postgres = "\n".join(row[0] for row in rows)
     path = tmp_path / "tenure.db"
     with closing(SqliteStore(path)) as file, closing(sqlite3.connect(path)) as lines:
-        query = file._query(name, WITHOUT_BODIES, **LEASED[name])
+        query = file.database.query(name, WITHOUT_BODIES, **LEASED[name])
         rows = lines.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     on_sqlite = "\n".join(row[3] for row in rows)
 
@@ -251,24 +252,19 @@ def test_leases_are_found_among_leases_whatever_is_there_for_lists(
     assert "INDEX tenure_job_leased" in on_sqlite
 
 
-TYPES = [each.value for each in EventType]
 SPAN = EventSpan(namespace=HERE, since=Instant(0), until=Instant(1), limit=1000)
-COUNTING: dict[str, Callable[[SqlEvents], Query]] = {
-    "types": lambda store: store._query("event_types", types=100),
-    "end of a page": lambda store: store._first_uncounted(SPAN, TYPES),
-    "counts": lambda store: store._query(
-        "count_events", namespace="default", types=store._pack(TYPES), since=0, until=1
-    ),
-}
-"""Statements that count the events of a span of time."""
 
 
 @spec("B31")
-@pytest.mark.parametrize("name", COUNTING)
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["types", "end of a page", "counts"])
 def test_events_are_counted_by_the_index_of_type_and_time(
-    full_store: tuple[PostgresStore, str], tmp_path: Path, name: str
+    full_store: tuple[PostgresStore, str], tmp_path: Path, part: int
 ) -> None:
-    on_postgres, on_sqlite = _plans(full_store, tmp_path, COUNTING[name])
+    on_postgres, on_sqlite = _plans(
+        full_store,
+        tmp_path,
+        lambda store: queries_of(store, lambda: store.events.count(SPAN))[part],
+    )
 
     assert " job_event_type " in on_postgres
     assert "Seq Scan" not in on_postgres
@@ -331,11 +327,11 @@ def test_each_look_up_in_the_log_is_served_by_its_index(
 ) -> None:
     wanted, of_postgres, of_sqlite = LOOK_UPS[name]
 
-    def query(store: SqlEvents) -> Query:
-        types = [] if wanted.types or wanted.job_id or wanted.correlation_id else TYPES
-        return store._events_queries(wanted, types)[part]
-
-    on_postgres, on_sqlite = _plans(full_store, tmp_path, query)
+    on_postgres, on_sqlite = _plans(
+        full_store,
+        tmp_path,
+        lambda store: queries_of(store, lambda: store.events.page(wanted))[-2:][part],
+    )
 
     for index in of_postgres:
         assert f" {index} " in on_postgres, on_postgres
@@ -352,9 +348,9 @@ def test_a_list_of_flows_counts_the_jobs_of_its_flows_alone(
 ) -> None:
     ids = [new_job_id(Instant(number), bytes(16)) for number in range(50)]
 
-    def count(store: SqlEvents) -> Query:
+    def count(store: AnyStore) -> Query:
         parameters = {"redrive": EventCause.REDRIVE} if name == "count_replaced_jobs" else {}
-        return store._query(name, ids=store._pack(ids), **parameters)
+        return store.database.query(name, ids=store.database.pack(ids), **parameters)
 
     on_postgres, on_sqlite = _plans(full_store, tmp_path, count)
 
@@ -364,19 +360,21 @@ def test_a_list_of_flows_counts_the_jobs_of_its_flows_alone(
 
 
 def _plans(
-    full_store: tuple[PostgresStore, str], tmp_path: Path, query: Callable[[SqlEvents], Query]
+    full_store: tuple[PostgresStore, str], tmp_path: Path, query: Callable[[AnyStore], Query]
 ) -> tuple[str, str]:
     """How PostgreSQL and SQLite carry a statement out."""
     store, url = full_store
+    asked = query(store)
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("ANALYZE tenure.job_event")
-        asked = query(store.events)
         settings = store.database.settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
         rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
     on_postgres = "\n".join(row[0] for row in rows)
     path = tmp_path / "tenure.db"
     with closing(SqliteStore(path)) as file, closing(sqlite3.connect(path)) as lines:
-        asked = query(file.events)
+        enqueue(file, 2)
+        claim(file, 1)
+        asked = query(file)
         rows = lines.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
     return on_postgres, "\n".join(row[3] for row in rows)

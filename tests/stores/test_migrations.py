@@ -85,12 +85,9 @@ def test_a_comment_in_a_migration_does_not_make_another_schema(
     [first] = sql_migrations.migrations(sqlite_file.PACKAGE)
     with_comment = Migration(first.version, first.name, "-- A remark.\n" + first.text)
     with_column = Migration(first.version, first.name, first.text.replace("tick ", "tock ", 1))
-    digests = []
-    for each in (with_comment, with_column):
-        monkeypatch.setattr(sql_migrations, "migrations", lambda _, each=each: [each])
-        sql_migrations._digests.cache_clear()
-        digests.append(sql_migrations.schema_digest(sqlite_file.PACKAGE, 1))
-    sql_migrations._digests.cache_clear()
+    changed = {"with a comment": with_comment, "with another column": with_column}
+    monkeypatch.setattr(sql_migrations, "migrations", lambda package: [changed[package]])
+    digests = [sql_migrations.schema_digest(package, 1) for package in changed]
 
     assert digests[0] == ours
     assert digests[1] != ours

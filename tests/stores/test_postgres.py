@@ -3,7 +3,6 @@
 import os
 import re
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,10 +27,9 @@ from tenure.errors import (
     UnknownStoreUrl,
 )
 from tenure.ports import NO_WAIT, DedupeKey, KeyHolders, Locked
-from tenure.stores.postgres.jobs import PostgresJobs
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
-from tenure.stores.sql.batches import CHANGES_PER_STATEMENT, groups_of
+from tenure.stores.sql.batches import CHANGES_PER_STATEMENT
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.statements import Query
 from tenure_conformance.spec import spec
@@ -52,6 +50,7 @@ from tests.stores.lives import (
     start_command,
     taken,
 )
+from tests.support.counted_work import queries_of
 from tests.support.postgres import PostgresCluster, PostgresServer
 from tests.support.waiting import PATIENCE_S, joined, until
 
@@ -105,10 +104,12 @@ def test_a_follower_reads_the_index_in_order(
         with psycopg.connect(dsn, autocommit=True) as raw:
             raw.execute("ANALYZE")
     middle = store.events.tail(after=None, limit=9_000)[-1].position
-    position, job_id, seq = middle.split(":")
-    wanted = TailFilter(namespace=DEFAULT_NAMESPACE, newest=newest, limit=100, reads=100)
+    after = middle if newest is None else None
+    wanted = TailFilter(
+        namespace=DEFAULT_NAMESPACE, after=after, newest=newest, limit=100, reads=100
+    )
 
-    for query in store.events._tail_queries(wanted, (int(position), job_id, int(seq))):
+    for query in queries_of(store, lambda: store.events.follow(wanted)):
         plan = _plan(store, dsn, query)
 
         assert "using job_event_position" in plan
@@ -152,10 +153,10 @@ def test_saving_finds_its_rows_by_their_ids(
         type(each)(job=each.job, expected_rev=expected_rev, events=each.events)
         for each in planner(request)(view).changes
     ]
-    [group] = groups_of(changes)
 
-    assert isinstance(store.jobs, PostgresJobs)
-    plan = _plan(store, dsn, store.jobs._group_query(group, EPOCH, held=False))
+    # In another epoch, nothing is applied.
+    saving = queries_of(store, lambda: store.jobs.save(changes, epoch=Epoch(EPOCH + 1)))
+    plan = _plan(store, dsn, saving[-1])
 
     assert plan.count("Index Scan using job_pkey on job") == 2
     assert "Seq Scan on job " not in plan
@@ -387,10 +388,9 @@ def test_statements_that_another_client_of_a_pooler_prepared_are_sent_whole(
     early = [enqueue(store) for _ in range(PREPARED_AFTER + 1)]
     before = prepared_by(store)
     with taken(store) as wire:
-        newcomer = wire.prepared = PreparedStatements()
-        newcomer._uses = defaultdict(lambda: PREPARED_AFTER)  # it has seen them all elsewhere
+        wire.prepared = PreparedStatements()  # of a client that has sent none of them here
 
-    late = enqueue(store, 3)
+    late = [job_id for _ in range(PREPARED_AFTER + 1) for job_id in enqueue(store)]
 
     ids = [job_id for [job_id] in early] + late
     assert store.jobs.load(ids).jobs.keys() == set(ids)

@@ -30,17 +30,22 @@ def test_a_connection_with_too_many_statements_begins_anew(
     falls = [later < before for before, later in itertools.pairwise(numbers)]
     assert any(rises[rises.index(True) + 1 :])  # prepared, forgotten, prepared again
     assert any(falls)
-    assert store.database._prepares
     store.close()
 
 
-def test_the_number_of_statements_whose_uses_are_counted_is_limited() -> None:
-    prepared = PreparedStatements()
+def test_uses_of_a_statement_are_forgotten_after_many_others() -> None:
+    """The number of statements whose uses are counted is limited."""
 
-    for number in range(3 * MOST_COUNTED):
-        prepared.new_name(f"SELECT {number}", ())
+    def is_prepared(others: int) -> bool:
+        prepared = PreparedStatements()
+        for _ in range(PREPARED_AFTER):
+            assert prepared.new_name("SELECT 1", ()) is None
+        for number in range(others):
+            prepared.new_name(f"SELECT {number}, 2", ())
+        return prepared.new_name("SELECT 1", ()) is not None
 
-    assert len(prepared._uses) <= MOST_COUNTED
+    assert is_prepared(MOST_COUNTED // 2)
+    assert not is_prepared(MOST_COUNTED)
 
 
 def test_the_number_of_kept_statements_is_limited(postgres_store: PostgresStore) -> None:

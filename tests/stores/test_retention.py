@@ -7,38 +7,34 @@ import psycopg
 import pytest
 
 from tenure.clock import host_clock
-from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql.statements import Shape
-from tenure.stores.sql.upkeep import (
-    _FROM_THE_FIRST,
-    _FROM_THE_LAST,
-    DUE_BY_THE_STORE,
-    DUE_BY_THEMSELVES,
-)
+from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.file import connect
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.lives import claim, enqueue, heartbeat
+from tests.support.counted_work import queries_of
 
 READS = tuple(f"{way} {name} " for way in ("SCAN", "SEARCH") for name in "ejn")
-SHAPES = pytest.mark.parametrize("shape", [_FROM_THE_FIRST, _FROM_THE_LAST], ids=["first", "next"])
+PAGES = pytest.mark.parametrize("page", [0, 1], ids=["first", "next"])
 
 
-def _renewed(store: Store) -> dict[str, object]:
-    """Fifty jobs with forty live renewals each; where a page may begin."""
+def _page_of_renewals(store: SqliteStore | PostgresStore, page: int) -> Query:
+    """How a page is read of the log of fifty jobs with forty live renewals each."""
     enqueue(store, 50)
     jobs = claim(store, 50)
     for _ in range(40):
         jobs = heartbeat(store, jobs)
-    return {"job_id": min(job.id for job in jobs), "seq": 3, "limit": 1000, "older_than_us": 0}
+    for _ in range(page):
+        store.upkeep.delete("renewals", limit=1)
+    return queries_of(store, lambda: store.upkeep.delete("renewals", limit=1000))[0]
 
 
 @spec("G4")
-@SHAPES
-def test_sqlite_finds_renewals_by_an_index(sqlite_path: Path, shape: Shape) -> None:
+@PAGES
+def test_sqlite_finds_renewals_by_an_index(sqlite_path: Path, page: int) -> None:
     store = SqliteStore(sqlite_path)
-    query = store.database.query("page_of_renewals", shape, **_renewed(store))
+    query = _page_of_renewals(store, page)
     with closing(connect(sqlite_path, host_clock, 1.0)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
         looked = raw.execute(query.text, query.parameters).fetchall()
@@ -51,12 +47,10 @@ def test_sqlite_finds_renewals_by_an_index(sqlite_path: Path, shape: Shape) -> N
 
 
 @spec("G4")
-@SHAPES
-def test_postgres_finds_renewals_by_an_index_without_a_sort(
-    postgres_url: str, shape: Shape
-) -> None:
+@PAGES
+def test_postgres_finds_renewals_by_an_index_without_a_sort(postgres_url: str, page: int) -> None:
     store = PostgresStore(postgres_url, migrate=True)
-    query = store.database.query("page_of_renewals", shape, **_renewed(store))
+    query = _page_of_renewals(store, page)
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("SET enable_seqscan = off")
         rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
@@ -73,20 +67,15 @@ def test_postgres_finds_renewals_by_an_index_without_a_sort(
 
 @spec("G4", "M4", "HK11")
 @pytest.mark.parametrize(
-    ("due", "index"),
-    [
-        (DUE_BY_THE_STORE, "tenure_job_finished (finished_at<?)"),
-        (DUE_BY_THEMSELVES, "tenure_job_delete_at (delete_at<?)"),
-    ],
+    ("part", "index"),
+    [(0, "tenure_job_finished (finished_at<?)"), (1, "tenure_job_delete_at (delete_at<?)")],
     ids=["the store's time", "their own time"],
 )
 def test_sqlite_finds_jobs_that_an_end_enqueued_by_their_index(
-    sqlite_path: Path, due: Shape, index: str
+    sqlite_path: Path, part: int, index: str
 ) -> None:
     store = SqliteStore(sqlite_path)
-    query = store.database.query(
-        "purgeable", (*store.upkeep._kept_by_flow, *due), older_than_us=0, limit=10
-    )
+    query = queries_of(store, lambda: store.upkeep.delete("jobs", limit=10))[part]
     with closing(connect(sqlite_path, host_clock, 1.0)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     store.close()
