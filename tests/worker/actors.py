@@ -5,6 +5,7 @@ import selectors
 import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -25,7 +26,7 @@ from tenure.worker.frames import (
 )
 from tenure.worker.session.messages import Outcome, Stats
 from tenure.worker.session.session import WorkerSession
-from tenure.worker.supervisor import children
+from tenure.worker.supervisor import children, pool
 from tenure.worker.supervisor.options import WorkerOptions
 from tenure.worker.supervisor.pool import ChildPool
 from tests.support.coordinators import KIND
@@ -69,10 +70,12 @@ class Actors:
         jobs_per_child: int = 10_000,
         clock: Callable[[], Boot] = boot_now,
     ) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
         self.ends: list[socket.socket] = []  # of the sockets that belong to children
         self.session = Events()
         self.selector = selectors.DefaultSelector()
         monkeypatch.setattr(children, "_spawn", self._spawn)
+        monkeypatch.setattr(pool, "BEGUN_PER_CORE", runs)  # none waits for those before it
         self.pool = ChildPool(
             "no:app",
             {lane: runs},
@@ -83,6 +86,7 @@ class Actors:
             session=self.session,
             store_output=lambda output, is_last: None,
         )
+        self._given = selectors.DefaultSelector()
         self._lane = lane
         self._runs = 1_000_000
         self.pool.start()
@@ -93,13 +97,19 @@ class Actors:
             ready += 1
         for run in range(runs - 1):
             self.begin(run)
-            self.pool._recent.forget()  # none waits for those before it
         self.turn()
+        for end in self.ends:
+            end.setblocking(False)
+            with suppress(BlockingIOError):
+                while end.recv(1 << 20):
+                    pass
+            self._given.register(end, selectors.EVENT_READ)
 
     def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket, BegunMark]:
         process = subprocess.Popen(
             ["sleep", "600"], stdout=subprocess.PIPE, start_new_session=True, bufsize=0
         )
+        self._processes.append(process)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self.ends.append(theirs)
@@ -133,16 +143,18 @@ class Actors:
             self._runs += 1
             self.begin(self._runs)
             self.turn()
-            child = self.pool._slots[self._runs].child
-            assert child is not None
-            ended = Ended(run=self._runs, outcome=Returned(b"null"))
-            self.ends[child.number].sendall(encode_frame(ended))
+            [(key, _)] = self._given.select(0)  # the child that was given the job
+            end = key.fileobj
+            assert isinstance(end, socket.socket)
+            end.recv(1 << 20)
+            end.sendall(encode_frame(Ended(run=self._runs, outcome=Returned(b"null"))))
             self.turn()
 
     def close(self) -> None:
-        for child in self.pool._children:
-            child.kill()
+        for process in self._processes:
+            process.kill()
         self.pool.close()
+        self._given.close()
         for end in self.ends:
             end.close()
         self.selector.close()

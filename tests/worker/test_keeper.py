@@ -3,18 +3,21 @@
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import count
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from tenure.clock import Boot, boot_now
 from tenure.core.instants import seconds
 from tenure.worker.supervisor import keeper_client
-from tenure.worker.supervisor.keeper_client import SEND_WITHIN, KeeperClient
+from tenure.worker.supervisor.keeper_client import READ_BYTES, SEND_WITHIN, KeeperClient
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
 
@@ -56,6 +59,43 @@ def a_keeper(
 
     with closing(selector), closing(keeper):
         yield keeper, turn
+
+
+class ToldKeeper:
+    """Stands for the process of a keeper: the test reads what it is sent."""
+
+    pid = 0
+
+    def __init__(self, _command: object, *, stdin: int, **_more: object) -> None:
+        self._end = socket.socket(fileno=os.dup(stdin))
+        self._end.setblocking(False)
+
+    def told(self) -> bytes:
+        """What it was sent since the last call."""
+        with suppress(BlockingIOError):
+            return self._end.recv(READ_BYTES)
+        return b""
+
+    def wait(self, _timeout_s: float | None = None) -> int:
+        self._end.close()
+        return 0
+
+
+@contextmanager
+def a_told_keeper(
+    clock: Callable[[], Boot] = boot_now,
+) -> Iterator[tuple[KeeperClient, Callable[[], None], Callable[[], bytes]]]:
+    """A keeper, a turn of the loop that it is part of, and what its process is told."""
+    made: list[ToldKeeper] = []
+
+    def start(*arguments: Any, **more: Any) -> ToldKeeper:
+        made.append(ToldKeeper(*arguments, **more))
+        return made[-1]
+
+    with ExitStack() as opened:
+        with patch.object(subprocess, "Popen", start):
+            keeper, turn = opened.enter_context(a_keeper(clock))
+        yield keeper, turn, made[0].told
 
 
 def soon() -> Boot:
@@ -135,64 +175,54 @@ def test_a_keeper_that_is_stopped_does_not_hold_up_its_supervisor(
 
 
 @spec("WP18")
-def test_a_sooner_deadline_is_told_at_once_and_a_later_one_or_none_within_a_second(
-    group: Callable[[], Group], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[bytes] = []
-    monkeypatch.setattr(KeeperClient, "_send", lambda self, lines: told.append(lines))
+def test_a_sooner_deadline_is_told_at_once_and_a_later_one_or_none_within_a_second() -> None:
     now, at = boot_now(), far()
-    a, b = group().pid, group().pid
-    with a_keeper(lambda: now) as (keeper, turn):
+    a, b = 1_000_001, 1_000_002
+    with a_told_keeper(lambda: now) as (keeper, turn, told):
         keeper.watch(a)
         keeper.watch(b)
-        told.clear()
+        told()
 
         keeper.kill_at({a: at, b: at})
         keeper.kill_at({a: Boot(at - 1), b: Boot(at + 1)})
         for later in range(100):
             keeper.kill_at({a: Boot(at + later), b: None})
-        assert told == [b"=%d %d\n=%d %d\n" % (a, at, b, at), b"=%d %d\n" % (a, at - 1)]
+        assert told() == b"=%d %d\n=%d %d\n=%d %d\n" % (a, at, b, at, a, at - 1)
         assert keeper.next_at == now + SEND_WITHIN
 
         now = keeper.next_at
         turn()
 
-        assert told[2:] == [b"=%d 0\n=%d %d\n" % (b, a, at + 99)]
+        assert told() == b"=%d 0\n=%d %d\n" % (b, a, at + 99)
 
 
-def test_a_later_deadline_is_told_at_once_if_the_known_one_is_near(
-    group: Callable[[], Group], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[bytes] = []
-    monkeypatch.setattr(KeeperClient, "_send", lambda self, lines: told.append(lines))
-    with a_keeper() as (keeper, _):
-        pid = group().pid
+def test_a_later_deadline_is_told_at_once_if_the_known_one_is_near() -> None:
+    with a_told_keeper() as (keeper, _, told):
+        pid = 1_000_001
         keeper.watch(pid)
         keeper.kill_at({pid: Boot(boot_now() + SEND_WITHIN)})
 
+        told()
+
         keeper.kill_at({pid: None})
 
-        assert told[-1] == b"=%d 0\n" % pid
+        assert told() == b"=%d 0\n" % pid
 
 
 @spec("WP18")
-def test_a_much_later_deadline_is_told_at_once(
-    group: Callable[[], Group], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_much_later_deadline_is_told_at_once() -> None:
     """The child's last job had a short lease, this one has a long one: a supervisor that is
     stopped now must not cost the handler more than a second of it."""
-    told: list[bytes] = []
-    monkeypatch.setattr(KeeperClient, "_send", lambda self, lines: told.append(lines))
     now = boot_now()
-    with a_keeper(lambda: now) as (keeper, _):
-        pid, known = group().pid, Boot(now + seconds(4))
+    with a_told_keeper(lambda: now) as (keeper, _, told):
+        pid, known = 1_000_001, Boot(now + seconds(4))
         keeper.watch(pid)
         keeper.kill_at({pid: known})
         keeper.kill_at({pid: None})
-        told.clear()
+        told()
 
         keeper.kill_at({pid: Boot(known + SEND_WITHIN)})
-        assert not told
+        assert told() == b""
 
         keeper.kill_at({pid: Boot(known + SEND_WITHIN + 1)})
-        assert told == [b"=%d %d\n" % (pid, known + SEND_WITHIN + 1)]
+        assert told() == b"=%d %d\n" % (pid, known + SEND_WITHIN + 1)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -24,7 +25,7 @@ from tenure.worker.session.messages import (
     Outcome,
     Unstarted,
 )
-from tenure.worker.supervisor import children, pool
+from tenure.worker.supervisor.children import CHILD_MODULE
 from tenure.worker.supervisor.options import WorkerOptions
 from tenure.worker.supervisor.pool import BEGUN_PER_CORE, ChildPool
 from tenure.worker.supervisor.requests import HandlerRequest
@@ -37,17 +38,31 @@ from tests.worker.sample import APP
 pytestmark = pytest.mark.process
 
 
+OPTIONS = WorkerOptions()
+
+
 class Loop:
     """A pool and the turning that a supervisor would do."""
 
-    def __init__(self, *, children: int = 1, clock: Callable[[], Boot] = boot_now) -> None:
+    def __init__(
+        self,
+        *,
+        children: int = 1,
+        options: WorkerOptions = OPTIONS,
+        clock: Callable[[], Boot] = boot_now,
+    ) -> None:
         self.session = Events()
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.refuses_children = False  # as a system without free descriptors does
+        self._popen = subprocess.Popen
+        self._patch = patch.object(subprocess, "Popen", self._started)
+        self._patch.start()
         self.requests: list[HandlerRequest] = []
         self.selector = selectors.DefaultSelector()
         self.pool = ChildPool(
             APP,
             {Isolation.PROCESS: children},
-            WorkerOptions(),
+            options,
             environment=dict(os.environ),
             selector=self.selector,
             clock=clock,
@@ -55,6 +70,19 @@ class Loop:
             store_output=lambda output, is_last: None,
             carry_out=self.requests.append,
         )
+
+    def _started(self, command: list[str], **more: Any) -> "subprocess.Popen[bytes]":
+        is_child = CHILD_MODULE in command
+        if is_child and self.refuses_children:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        process = self._popen(command, **more)
+        self.children += [process] * is_child
+        return process
+
+    @property
+    def living(self) -> "list[subprocess.Popen[bytes]]":
+        """The children whose end the pool has not noticed."""
+        return [child for child in self.children if child.returncode is None]
 
     @property
     def finished(self) -> list[tuple[int, Outcome]]:
@@ -77,57 +105,75 @@ class Loop:
         self.turn_until(lambda: self.session.serving.get(Isolation.PROCESS) == number)
 
     def kill_children(self) -> None:
-        for child in self.pool._children:
+        dead = self.living
+        for child in dead:
             os.kill(child.pid, signal.SIGKILL)
-        dead = list(self.pool._children)
-        self.turn_until(lambda: not set(dead) & set(self.pool._children))
+        self.turn_until(lambda: all(child.returncode is not None for child in dead))
 
     def close(self) -> None:
         self.pool.close()
+        self._patch.stop()
         self.selector.close()
+
+
+@contextmanager
+def a_loop(**options: Any) -> Iterator[Loop]:
+    loop = Loop(**options)
+    loop.pool.start()
+    try:
+        yield loop
+    finally:
+        loop.close()
 
 
 @pytest.fixture
 def loop() -> Iterator[Loop]:
-    loop = Loop()
-    loop.pool.start()
-    yield loop
-    loop.close()
+    with a_loop() as loop:
+        yield loop
 
 
-def killed_before_it_reads(loop: Loop, run: int) -> None:
-    """The child that has this attempt dies before it has read it."""
-    [child] = [child for child in loop.pool._children if run in child.runs]
+@pytest.fixture
+def one_child() -> Iterator[Loop]:
+    """A loop whose child is replaced, but never has another beside it."""
+    with a_loop(options=WorkerOptions(concurrency=1)) as loop:
+        yield loop
+
+
+def killed_before_it_reads(loop: Loop) -> None:
+    """The only child dies before it has read the attempt that it was given."""
+    [child] = loop.living
     os.kill(child.pid, signal.SIGSTOP)
     loop.pool.flush()
     os.kill(child.pid, signal.SIGKILL)
-    loop.turn_until(lambda: child not in loop.pool._children)
+    loop.turn_until(lambda: child.returncode is not None)
 
 
 @spec("WP21")
-def test_an_attempt_whose_child_died_before_its_handler_began_runs_in_another(loop: Loop) -> None:
-    loop.wait_for_children(1)
-    loop.begin(1, "add", b'{"a": 1, "b": 2}')
+def test_an_attempt_whose_child_died_before_its_handler_began_runs_in_another(
+    one_child: Loop,
+) -> None:
+    one_child.wait_for_children(1)
+    one_child.begin(1, "add", b'{"a": 1, "b": 2}')
 
-    killed_before_it_reads(loop, 1)
-    loop.turn_until(lambda: loop.finished)
+    killed_before_it_reads(one_child)
+    one_child.turn_until(lambda: one_child.finished)
 
-    assert loop.finished == [(1, Returned(b"3"))]  # the first child never read it
+    assert one_child.finished == [(1, Returned(b"3"))]  # the first child never read it
 
 
 @spec("WP21")
 def test_an_attempt_whose_children_died_twice_before_its_handler_began_has_failed(
-    loop: Loop,
+    one_child: Loop,
 ) -> None:
-    loop.wait_for_children(1)
-    loop.begin(1, "add", b'{"a": 1, "b": 2}')
-    killed_before_it_reads(loop, 1)
-    loop.turn_until(lambda: loop.pool._slots[1].child or loop.pool._unflushed)
+    one_child.wait_for_children(1)
+    one_child.begin(1, "add", b'{"a": 1, "b": 2}')
+    killed_before_it_reads(one_child)
+    one_child.wait_for_children(1)  # the next one has it, and was not sent anything
 
-    killed_before_it_reads(loop, 1)
-    loop.turn_until(lambda: loop.finished)
+    killed_before_it_reads(one_child)
+    one_child.turn_until(lambda: one_child.finished)
 
-    [(_, outcome)] = loop.finished
+    [(_, outcome)] = one_child.finished
     assert isinstance(outcome, Died)
 
 
@@ -177,17 +223,7 @@ def test_messages_about_unknown_attempts_are_ignored(loop: Loop) -> None:
 
 @pytest.fixture
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_cores", lambda: 1)
-
-
-@contextmanager
-def a_loop(**options: Any) -> Iterator[Loop]:
-    loop = Loop(**options)
-    loop.pool.start()
-    try:
-        yield loop
-    finally:
-        loop.close()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
 
 
 @pytest.mark.usefixtures("one_core")
@@ -231,13 +267,11 @@ def test_an_attempt_that_has_not_begun_is_killed_without_its_child() -> None:
 
 
 @pytest.mark.usefixtures("one_core")
-def test_after_crashes_the_next_attempts_begin_in_children_that_are_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_after_crashes_the_next_attempts_begin_in_children_that_are_free() -> None:
     now = boot_now()
     with a_loop(children=4, clock=lambda: now) as loop:
         loop.wait_for_children(4)
-        monkeypatch.setattr(loop.pool, "_spawn_missing", lambda lane: None)
+        loop.refuses_children = True
 
         for run in range(BEGUN_PER_CORE):
             loop.begin(run, "crash", b'{"how": "exit"}')
@@ -250,35 +284,24 @@ def test_after_crashes_the_next_attempts_begin_in_children_that_are_free(
 
 @spec("WP25")
 def test_a_child_that_the_system_refuses_costs_a_slot_and_is_tried_again(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(environment: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
     loop.wait_for_children(1)
-    spawn = children._spawn
-    monkeypatch.setattr(children, "_spawn", refuse)
+    before = open_descriptors()
+    loop.refuses_children = True
     loop.begin(1, "nap", b'{"amount_s": 600}')
     loop.begin(2, "add", b'{"a": 1, "b": 2}')
     loop.turn_until(lambda: loop.finished)
     why = "no child can be started: Too many open files"
     assert loop.finished == [(2, Unstarted(why))]
+    assert open_descriptors() == before
 
-    monkeypatch.setattr(children, "_spawn", spawn)
+    loop.refuses_children = False
     loop.wait_for_children(2)
 
     assert why in caplog.text
     assert "children can be started again" in caplog.text
 
 
-def test_a_spawn_that_fails_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-
-    with pytest.raises(OSError):
-        children._spawn({})
-
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

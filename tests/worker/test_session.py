@@ -325,7 +325,12 @@ def test_the_deadline_counts_from_sending_not_from_the_answer() -> None:
     verdict = Verdict(kind=VerdictKind.OK, ttl_us=LEASE)
     drive.decide(drive.session.answered, send.ticket, [verdict])
 
-    assert drive.session._attempts[run].fence_at == before + seconds(54)
+    drive.advance((before + seconds(54) - drive.now) / 1e6 - 0.01)
+    fenced_too_soon = drive.wanted(Kill)
+    drive.advance(0.02)
+
+    assert not fenced_too_soon
+    assert [each.run for each in drive.wanted(Kill)] == [run]
 
 
 def test_a_worker_that_slept_past_its_lease_kills_before_it_does_anything_else() -> None:

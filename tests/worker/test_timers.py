@@ -1,5 +1,7 @@
 """The heap of deadlines against a plain dictionary."""
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,9 +53,14 @@ def test_it_agrees_with_a_dictionary(changes: list[tuple[str, int, int]]) -> Non
 
 def test_what_was_replaced_or_dropped_does_not_pile_up() -> None:
     timers = Timers()
-    for at in range(10_000):
-        timers.put(at % 10, Boot(at))
-        timers.put(1_000 + at, Boot(at))
-        timers.drop(1_000 + at)
+    tracemalloc.start()
+    try:
+        for at in range(10_000):
+            timers.put(at % 10, Boot(at))
+            timers.put(1_000 + at, Boot(at))
+            timers.drop(1_000 + at)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
 
-    assert len(timers._heap) <= 2 * len(timers) + SPARE_ENTRIES
+    assert kept_bytes <= 100 * (2 * len(timers) + SPARE_ENTRIES) + 10_000
