@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from tenure.cli import invocation, many
+from tenure.cli import many
 from tenure.client import administration
 from tenure.core.ids import JobId
 from tenure.stores.sql import views
@@ -185,7 +185,7 @@ def test_of_two_operators_who_redrive_the_same_dead_letter_one_is_refused(
         """Another operator is done between the list and the decision."""
         ids = chosen(*given, **options)
         monkeypatch.setattr(many.Many, "chosen", chosen)
-        monkeypatch.setattr(invocation, "_user", lambda: "ann")
+        monkeypatch.setenv("LOGNAME", "ann")
         assert run("dlq", "redrive", "--all", "--yes").exit_code == 0
         return ids
 

@@ -20,7 +20,7 @@ from tenure.core.commands import Cancel, Complete, Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, RequestId, operator_actor
 from tenure.core.instants import Duration
 from tenure.core.job import Progress
-from tenure.core.views.events import TailedEvent, TailFilter, TailPage
+from tenure.core.views.events import TailFilter, TailPage
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import StoreUnavailable
 from tenure.own_transaction.postgres import store_on
@@ -218,10 +218,9 @@ def test_a_transaction_that_commits_late_is_not_missed(
 ) -> None:
     shown: list[JobId] = []
 
-    def show(tailed: TailedEvent, _kinds: object, *, as_json: bool) -> None:
-        shown.append(tailed.event.job_id)
-
-    monkeypatch.setattr(events, "_show", show)
+    monkeypatch.setattr(
+        events, "print_json_line", lambda document: shown.append(document.event.job_id)
+    )
     enqueue(postgres_store)  # the queue exists: two transactions that make it would wait
     store = Watched(postgres_store)
     wanted = TailFilter(namespace=DEFAULT_NAMESPACE, newest=0)

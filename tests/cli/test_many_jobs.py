@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tenure.cli import invocation, many
+from tenure.cli import many
 from tenure.client import administration, jobs
 from tenure.clock import host_clock
 from tenure.coordinator.service import Coordinator
@@ -144,7 +144,7 @@ def test_rerun_all_makes_one_new_job_of_each_however_often_it_is_run(
     words = ("jobs", "rerun", "--all", "--status", "cancelled", "--kind", "mail")
 
     first = run(*words, typed="y\n")
-    monkeypatch.setattr(invocation, "_user", lambda: "bob")
+    monkeypatch.setenv("LOGNAME", "bob")
     second = run(*words, "--yes")
 
     new = set(first.stdout.split())
@@ -166,7 +166,7 @@ def test_of_two_operators_who_rerun_the_same_job_one_is_refused(
         """Another operator is done between the list and the request."""
         ids = chosen(*given, **options)
         monkeypatch.setattr(many.Many, "chosen", chosen)
-        monkeypatch.setattr(invocation, "_user", lambda: "bob")
+        monkeypatch.setenv("LOGNAME", "bob")
         assert run(*words).exit_code == 0
         return ids
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tenure.coordinator import sweeper
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
 from tenure.core.commands import Outage
 from tenure.core.ids import DEFAULT_NAMESPACE, SYSTEM, JobId
@@ -16,6 +17,7 @@ from tenure.ports import Tick
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
+from tests.support.doubles import threads_by_hand
 
 TWO_INTERVALS_S = 2 * SWEEP_INTERVAL / 1e6
 
@@ -37,11 +39,12 @@ class Reader:
             return tick(after=after)
 
         self.store.upkeep.tick = counted  # type: ignore[method-assign]  # the test counts its calls
-        self.sweeper = Sweeper(
-            self.world.coordinator,
-            monotonic=self.elapsed,
-            pause=lambda amount_s: self.pause(amount_s),
-        )
+        with threads_by_hand(sweeper):
+            self.sweeper = Sweeper(
+                self.world.coordinator,
+                monotonic=self.elapsed,
+                pause=lambda amount_s: self.pause(amount_s),
+            )
         self.world.coordinator.sweep_overdue = self.sweeper.sweep_overdue
 
     def advance(self, amount_s: float) -> None:
@@ -254,7 +257,7 @@ def test_a_reader_beside_a_running_sweeper_does_not_wait(reader: Reader) -> None
     grant = reader.world.running()
     reader.store.upkeep.tick()
     reader.advance(61)
-    reader.sweeper._is_running = True
+    reader.sweeper.start()
     began = reader.elapsed.now
 
     assert reader.read(grant.job_id).status is JobStatus.RUNNING

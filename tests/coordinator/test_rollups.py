@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from tenure.coordinator.retention import PAUSE_PER_COST, Folder
+from tenure.coordinator import retention
+from tenure.coordinator.retention import FOLD_INTERVAL, PAUSE_PER_COST, Folder
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import seconds
 from tenure.core.views.overview import OutcomeCounts, OverviewFilter
@@ -11,21 +12,22 @@ from tenure.core.views.rollups import SHORTEST
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
-from tests.support.doubles import instead
+from tests.support.doubles import instead, threads_by_hand
 
 
 class SlowStore(MemoryStore):
-    """Takes a second to read a page, and lets somebody else act before it gives it."""
+    """Takes a while to read a page, and lets somebody else act before it gives it."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: VirtualClock, *, takes_s: float = 1) -> None:
         super().__init__(clock=clock)
+        self._takes_s = takes_s
         self._slow_clock = clock
         self.meanwhile: Callable[[], object] = lambda: None
         self._own_page = instead(self, "views.unfolded", self._late_page)
 
     def _late_page(self, **named: Any) -> Any:
         page = self._own_page(**named)
-        self._slow_clock.advance(1)
+        self._slow_clock.advance(self._takes_s)
         self.meanwhile()
         return page
 
@@ -39,17 +41,20 @@ def counted(world: World) -> OutcomeCounts:
 @spec("OB36")
 def test_a_folder_that_is_behind_goes_on_after_nine_times_what_a_page_took() -> None:
     clock = VirtualClock()
-    world = World(SlowStore(clock), clock)
+    world = World(SlowStore(clock, takes_s=0.1), clock)
     for _ in range(5):
         world.enqueue()
-    folder = Folder(world.store, page=2, monotonic=clock)
+    with threads_by_hand(retention) as threads:
+        Folder(world.store, page=2, monotonic=clock)
+    [thread] = threads
     pauses = []
 
     for _ in range(3):
-        folder._fold_often()
-        pauses.append(folder._pause_us)
+        assert not thread.work()
+        pauses.append(thread.pause_us)
 
-    assert pauses == [seconds(PAUSE_PER_COST), seconds(PAUSE_PER_COST), None]
+    behind_us = seconds(0.1 * PAUSE_PER_COST)
+    assert pauses == [behind_us, behind_us, FOLD_INTERVAL]
     assert world.store.views.unfolded(limit=1).end is None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tenure.coordinator import sweeper as sweeper_module
 from tenure.coordinator.outages import OutageWatch
 from tenure.coordinator.sweeper import LONGEST_PAUSE, SWEEP_INTERVAL, ClockGuard, Sweeper
 from tenure.core.commands import Outage
@@ -22,7 +23,7 @@ from tenure.ports import Tick
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
-from tests.support.doubles import instead
+from tests.support.doubles import instead, threads_by_hand
 from tests.support.waiting import joined, until
 
 W1 = worker_actor("w1")
@@ -613,10 +614,12 @@ class Fleet:
         self.store = MemoryStore(clock=self.clock)
         self.worlds = [World(self.store, self.clock) for _ in range(processes)]
         luck = Random(1)
-        self.sweepers = [
-            Sweeper(world.coordinator, monotonic=world.clock, fraction=luck.random)
-            for world in self.worlds
-        ]
+        with threads_by_hand(sweeper_module) as threads:
+            self.sweepers = [
+                Sweeper(world.coordinator, monotonic=world.clock, fraction=luck.random)
+                for world in self.worlds
+            ]
+        self._threads = dict(zip(self.sweepers, threads, strict=True))
         self.next_at = {
             each: self.clock.now + int(seconds(luck.random())) for each in self.sweepers
         }
@@ -632,13 +635,12 @@ class Fleet:
                 self.clock.advance((until_at - self.clock.now) / 1e6)
                 return
             self.clock.advance(max(0, self.next_at[sweeping] - self.clock.now) / 1e6)
-            sweeping._sweep_often()
+            self._threads[sweeping].work()
             if sweeping.is_sweeping:
                 self.passes.append((self.clock.now, sweeping))
             else:
                 self.reads += 1
-            pause = sweeping._next_in_us
-            self.next_at[sweeping] = self.clock.now + (SWEEP_INTERVAL if pause is None else pause)
+            self.next_at[sweeping] = self.clock.now + self._threads[sweeping].pause_us
 
     def gaps(self) -> list[int]:
         return [later - before for (before, _), (later, _) in pairwise(self.passes)]

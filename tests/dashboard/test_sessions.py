@@ -1,13 +1,13 @@
 """Sessions: who gets one, what the cookie says, and when it ends."""
 
 import asyncio
-import http.cookies
 import json
 import os
 import stat
 from pathlib import Path
 
 import pytest
+import starlette.requests
 from starlette.requests import Request
 
 from tenure.core.instants import Instant
@@ -44,13 +44,13 @@ def test_a_cookie_says_what_the_session_is() -> None:
 @spec("DB32")
 def test_foreign_cookies_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[str] = []
-    unquote = http.cookies._unquote  # what `Request.cookies` calls
+    parse = starlette.requests.cookie_parser  # what `Request.cookies` calls
 
-    def noted(text: str) -> str:
-        decoded.append(text)
-        return str(unquote(text))
+    def noted(header: str) -> dict[str, str]:
+        decoded.append(header)
+        return parse(header)
 
-    monkeypatch.setattr(http.cookies, "_unquote", noted)
+    monkeypatch.setattr(starlette.requests, "cookie_parser", noted)
     stage = DashboardStage()
     cookie = 'a="' + "\\" * 15_000 + '"; tenure_theme=dark'
 

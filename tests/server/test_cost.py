@@ -7,12 +7,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any
 
 import h11
 import pytest
 
-from tenure.core import ijson
 from tenure.core.validation import Limits
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
@@ -21,6 +19,7 @@ from tenure.protocol.requests import EnqueueMessage, HeartbeatsMessage
 from tenure.server.connections import BYTES_PER_CHUNK, FREE_CHUNKS, StrictConnection
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage
+from tests.server.test_large_bodies import Parsed
 
 MOST_CALLS = 30_000
 """On the loop for one request; a few milliseconds."""
@@ -113,22 +112,6 @@ def test_a_checkpoint_of_any_shape_and_size_does_not_hold_the_loop(
     assert calls <= MOST_CALLS
 
 
-class CountingDecoder(json.JSONDecoder):
-    """Counts the texts that it parses, and how long they are."""
-
-    def __init__(self, decoder: json.JSONDecoder) -> None:
-        self.parsed: list[int] = []
-        self._decoder = decoder
-
-    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
-        self.parsed.append(len(s))
-        return self._decoder.raw_decode(s, idx)
-
-    def decode(self, s: str, _w: Any = None) -> Any:
-        self.parsed.append(len(s))
-        return self._decoder.decode(s)
-
-
 @spec("H89")
 @pytest.mark.parametrize("number", [400, 3000])
 @pytest.mark.parametrize("text", ["plain", "caf\u00e9, escaped"])
@@ -136,14 +119,11 @@ def test_each_body_is_parsed_once_by_itself(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, text: str, number: int
 ) -> None:
     some = [{"n": each, "text": text} for each in range(number)]
-    plain, of_escapes = map(CountingDecoder, (ijson._decoder, ijson._decoder_of_escapes))
-    monkeypatch.setattr(ijson, "_decoder", plain)
-    monkeypatch.setattr(ijson, "_decoder_of_escapes", of_escapes)
+    parsed = Parsed(monkeypatch)
 
     send_everywhere(stage, some)
 
-    parsed = [size for size in [*plain.parsed, *of_escapes.parsed] if size > 1000]
-    assert parsed == 7 * [len(json.dumps(some))]
+    assert [size for size in parsed.sizes if size > 1000] == 7 * [len(json.dumps(some))]
 
 
 def send_everywhere(stage: Stage, body: object) -> None:

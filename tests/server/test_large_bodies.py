@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tenure.core import ijson
+from tenure.core import ijson, validation
 from tenure.core.vocabulary import Role
 from tenure.protocol import codec
 from tenure_conformance.spec import spec
@@ -40,22 +40,23 @@ def post(stage: Stage, path: str, body: bytes, role: Role = Role.CLIENT) -> Answ
 
 
 class Parsed:
-    """Counts the characters that are parsed, by either parser."""
+    """Notes the sizes of bodies that are parsed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
-        texts, bodies = ijson._check_text, ijson._decode
+        one, many = ijson.check_content, ijson.are_as_written_here
 
-        def check_text(text: str) -> None:
-            self.sizes.append(len(text))
-            texts(text)
-
-        def decode(body: bytes) -> object:
+        def check_content(body: bytes) -> None:
             self.sizes.append(len(body))
-            return bodies(body)
+            one(body)
 
-        monkeypatch.setattr(ijson, "_check_text", check_text)
-        monkeypatch.setattr(ijson, "_decode", decode)
+        def are_as_written_here(bodies: Sequence[bytes]) -> bool:
+            self.sizes.append(sum(map(len, bodies)))
+            return many(bodies)
+
+        for module in (codec, ijson):
+            monkeypatch.setattr(module, "check_content", check_content)
+        monkeypatch.setattr(validation, "are_as_written_here", are_as_written_here)
 
     @property
     def large(self) -> list[int]:
@@ -136,13 +137,14 @@ def test_the_depth_of_a_large_body_is_measured_once_and_without_the_lease_never(
 ) -> None:
     lease = stage.leased(1)
     measured: list[int] = []
-    is_deeper = ijson._is_deeper
+    check_size = ijson.check_size
 
-    def noted(text: str, most: int) -> bool:
-        measured.append(len(text))
-        return is_deeper(text, most)
+    def noted(body: bytes, **limits: int) -> None:
+        measured.append(len(body))
+        check_size(body, **limits)
 
-    monkeypatch.setattr(ijson, "_is_deeper", noted)
+    for module in (codec, ijson, validation):
+        monkeypatch.setattr(module, "check_size", noted)
     lease_id = lease["lease_id"] if holds_lease else "1-" + "ab" * 16
     path = f"/v1/jobs/{lease['job_id']}/flows"
 

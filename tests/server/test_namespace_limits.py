@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.core.vocabulary import Role
+from tenure.server.limits import NamespaceLimits
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 
@@ -38,7 +39,9 @@ def refusal(answer: Answer) -> tuple[int, str, str]:
 
 def forgetful(stage: Stage) -> None:
     """As a server that was started anew."""
-    stage.services.namespace_limits._known.clear()
+    services = stage.services
+    store = services.coordinator.store
+    services.namespace_limits = NamespaceLimits(store, FEW, services.blocking)
 
 
 @spec("H77")
