@@ -51,7 +51,7 @@ test: test-programs check ## run the checks, then every test, then ask whether t
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --spec-evidence
 
 # What needs neither processes nor a PostgreSQL server nor long; see tests/support/needs.py.
-FAST := -m "not proof and not browser and not process and not postgres and not slow"
+FAST := -m "not proof and not browser and not process and not postgres and not slow" --hypothesis-profile quick
 
 # These tests compute: one worker for each core. Every worker collects all tests, 5 s of a core.
 quick newest: WORKERS = auto

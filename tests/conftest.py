@@ -25,6 +25,7 @@ pytest_plugins = [
 settings.register_profile("desk", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
+settings.register_profile("quick", max_examples=25)  # and otherwise as the one that is loaded
 
 
 def pytest_configure() -> None:

@@ -107,6 +107,7 @@ def test_a_coordinator_that_closes_ends_what_follows_from_the_end_of_a_job(kit: 
 
 
 @spec("FL3")
+@pytest.mark.slow
 def test_a_flow_whose_payloads_are_too_large_together_is_refused(kit: Kit) -> None:
     payload = b'"' + b"x" * ((1 << 20) - 2) + b'"'
     number = MAX_FLOW_PAYLOAD_BYTES // len(payload)

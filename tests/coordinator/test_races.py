@@ -113,6 +113,7 @@ def test_concurrent_redrives_of_one_dead_letter_make_one_job(
 
 
 @spec("K8")
+@pytest.mark.slow
 def test_a_report_that_races_many_heartbeats_of_its_lease_is_answered(
     coordinators: list[Coordinator],
 ) -> None:

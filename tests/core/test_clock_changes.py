@@ -123,6 +123,7 @@ def fired(of: ScheduleSpec, begin: datetime) -> Iterator[datetime]:
 
 @spec("SC4")
 @each_case(("tz", "day"), CHANGES)
+@pytest.mark.slow
 def test_no_time_is_lost_and_none_is_added_where_clocks_are_set(tz: str, day: date) -> None:
     midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
     begin, end = midnight - timedelta(hours=36), midnight + timedelta(hours=36)

@@ -101,6 +101,9 @@ VERBS = st.sampled_from(
     ]
 )
 
+EXAMPLES = settings().max_examples
+"""Of the profile: fewer in `make quick`."""
+
 
 def command(driver: Driver, verb: str, error: JobError) -> Command:
     outage = Outage(Instant(driver.now - seconds(60)), driver.now)
@@ -150,7 +153,7 @@ def changed(before: Job, after: Job) -> set[str]:
 
 
 @given(walks())
-@settings(max_examples=150)
+@settings(max_examples=EXAMPLES * 3 // 2)
 def test_an_event_changes_no_field_outside_its_list(driver: Driver) -> None:
     history = rows(driver)
 
@@ -160,7 +163,7 @@ def test_an_event_changes_no_field_outside_its_list(driver: Driver) -> None:
 
 @spec("E13", "A2", "I12")
 @given(walks())
-@settings(max_examples=150)
+@settings(max_examples=EXAMPLES * 3 // 2)
 def test_every_history_has_no_gap_is_in_order_of_time_and_folds_to_its_row(
     driver: Driver,
 ) -> None:
@@ -177,7 +180,7 @@ def test_every_history_has_no_gap_is_in_order_of_time_and_folds_to_its_row(
 
 @spec("G1", "I12")
 @given(walks())
-@settings(max_examples=150)
+@settings(max_examples=EXAMPLES * 3 // 2)
 def test_a_log_without_the_renewals_of_ended_attempts_folds_to_the_same_row(
     driver: Driver,
 ) -> None:
@@ -189,7 +192,7 @@ def test_a_log_without_the_renewals_of_ended_attempts_folds_to_the_same_row(
 
 
 @given(walks(), st.sampled_from(["claim", "complete", "fail", "sweep", "cancel", "bury"]))
-@settings(max_examples=60)
+@settings(max_examples=EXAMPLES * 3 // 5)
 def test_a_decision_depends_on_its_arguments_alone(driver: Driver, verb: str) -> None:
     asked = command(driver, verb, JobError())
 
@@ -208,7 +211,7 @@ def test_every_field_is_set_by_the_enqueue_or_by_some_later_event() -> None:
 
 
 @given(walks())
-@settings(max_examples=50)
+@settings(max_examples=EXAMPLES // 2)
 def test_a_new_row_has_values_only_where_it_is_born_with_some(driver: Driver) -> None:
     [born, *_] = rows(driver)
 

@@ -266,6 +266,7 @@ def tried(times: int) -> Driver:
     return driver
 
 
+@pytest.mark.slow
 def test_of_hundreds_of_attempts_the_newest_are_shown_and_the_rest_counted() -> None:
     driver = tried(300)
 

@@ -128,6 +128,7 @@ def test_every_page_forbids_what_it_does_not_need(furnished: DashboardStage, pat
 
 @spec("DB8")
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+@pytest.mark.slow
 def test_a_crawl_with_get_changes_nothing(furnished: DashboardStage, role: Role) -> None:
     browser = furnished.browser(role)
     before = dump(furnished)

@@ -203,8 +203,8 @@ CRAWLED = [
 @pytest.mark.parametrize(
     ("role", "scope"),
     [
-        *((Role.OPERATOR, scope) for scope in CRAWLED),
         (Role.VIEWER, CRAWLED[-1]),
+        *(pytest.param(Role.OPERATOR, scope, marks=pytest.mark.slow) for scope in CRAWLED),
         *(
             pytest.param(Role.VIEWER, scope, marks=pytest.mark.proof)  # the same links or fewer
             for scope in CRAWLED[:-1]

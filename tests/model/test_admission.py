@@ -238,6 +238,7 @@ def test_no_order_of_statements_passes_the_limit_or_strands_a_job(world: World) 
 
 @spec("RL1", "RL11", "I30", "RL3", "CK10")
 @pytest.mark.parametrize("world", [RATED, BURST, SET_BACK], ids=["rate", "burst", "set back"])
+@pytest.mark.slow
 def test_no_order_of_statements_exceeds_the_rate_of_a_key_or_strands_a_job(world: World) -> None:
     states = world.states()
     alike = {replace(state, log=(), ticks=0, absent=NONE) for state in states}
@@ -251,6 +252,7 @@ def test_no_order_of_statements_exceeds_the_rate_of_a_key_or_strands_a_job(world
 
 
 @spec("CK3")
+@pytest.mark.slow
 def test_without_the_lock_the_model_finds_two_jobs_of_one_key() -> None:
     states = replace(ONE, has_lock=False).states()
 

@@ -65,6 +65,7 @@ class Parsed:
 
 @spec("H89")
 @pytest.mark.parametrize("payload", [EMPTY_LISTS, OBJECTS, ESCAPED])
+@pytest.mark.slow
 def test_checking_many_payloads_takes_the_memory_of_one(stage: Stage, payload: str) -> None:
     stage.enqueue(1)
     refused = flow([*[payload] * 8, "1e999"])

@@ -147,6 +147,7 @@ def test_the_names_in_a_sign_of_life_are_limited_together(stage: Stage, field: s
 
 
 @spec("H86")
+@pytest.mark.slow
 def test_a_page_of_workers_with_many_names_ends_before_its_limit(stage: Stage) -> None:
     kinds = [f"{number:03}" + "n" * 57 for number in range(1000)]
     workers = [f"w{number:03}" for number in range(110)]

@@ -115,6 +115,7 @@ def test_postgres_reads_as_few_pages_for_a_parent_of_a_large_join(postgres_url: 
 
 
 @spec("FL4")
+@pytest.mark.slow
 def test_sqlite_takes_as_few_steps_for_a_parent_of_a_large_join(tmp_path: Path) -> None:
     steps = []
     for size in SIZES:
@@ -155,6 +156,7 @@ class Counting(Intercepted):
 
 @spec("FL3", "FL4", "FL5", "I32", "I33")
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.slow
 def test_a_fan_out_of_five_thousand_goes_through_its_join_in_batches(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -328,6 +328,7 @@ def test_postgres_reads_as_few_pages_of_a_large_store_as_of_a_small_one(
 
 @spec("Z1", "B25", "B27")
 @pytest.mark.parametrize("name", ASKED)
+@pytest.mark.slow
 def test_sqlite_takes_as_few_steps_in_a_large_store_as_in_a_small_one(
     sqlite_stores: list[tuple[SqliteStore, Path]], name: str
 ) -> None:
@@ -442,6 +443,7 @@ def test_postgres_reads_as_few_pages_for_ten_keys_beside_many_as_beside_few(
 
 @spec("CK11")
 @pytest.mark.parametrize("counts", KEY_COUNTS, ids="{0[1]} keys".format)
+@pytest.mark.slow
 def test_sqlite_takes_as_few_steps_for_ten_keys_beside_many_as_beside_few(
     tmp_path: Path, counts: Sizes
 ) -> None:
@@ -481,6 +483,7 @@ def _next_claim(store: AnyStore) -> Query:
 
 
 @spec("Z1")
+@pytest.mark.slow
 def test_sqlite_keeps_no_entries_of_claimed_jobs_while_somebody_reads(sqlite_path: Path) -> None:
     with (
         closing(SqliteStore(sqlite_path)) as store,

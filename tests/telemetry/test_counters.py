@@ -72,6 +72,7 @@ def kit(tenure_store_factory: StoreFactory) -> Iterator[Observed]:
 
 
 @spec("I23")
+@pytest.mark.slow
 def test_after_a_thousand_jobs_of_every_fate_the_counters_are_those_of_the_log(
     kit: Observed,
 ) -> None:

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from tenure.telemetry.logs import REDACTED, without_secrets
 from tenure_conformance.spec import spec
 from tests.support.cases import each_case
@@ -123,6 +125,7 @@ ValueError: token=abc123 of x
         "sig=",
     ],
 )
+@pytest.mark.slow
 def test_the_time_is_linear_in_the_length_of_the_text(piece: str) -> None:
     text = piece * (200_000 // len(piece))
 
