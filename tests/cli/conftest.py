@@ -8,6 +8,7 @@ import pytest
 from tenure.coordinator.service import Coordinator
 from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import Run, tenure
+from tests.support.databases import write_empty_store
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def store_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def serving(store_path: Path) -> Iterator[Coordinator]:
     """A coordinator over the same file, to play a worker."""
+    write_empty_store(store_path)
     store = SqliteStore(store_path)
     coordinator = Coordinator(store)
     yield coordinator

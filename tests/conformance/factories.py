@@ -2,7 +2,6 @@
 
 import tempfile
 import time
-from functools import cache
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -23,6 +22,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.clocks import PostgresTestClock, install_test_clock
 from tenure_conformance.harness import BEGINNING, MemoryFactory, VirtualClock
 from tests.conformance.model import Model
+from tests.support.databases import empty_sqlite_file
 from tests.support.postgres import PostgresServer
 
 __all__ = ["MemoryFactory", "ModelFactory", "PostgresDatabases", "PostgresFactory", "SqliteFactory"]
@@ -35,15 +35,6 @@ class ModelFactory(MemoryFactory):
         return cast(Store, Model(clock))
 
 
-@cache
-def _migrated_file() -> bytes:
-    """An empty SQLite store as a file: copying it is cheaper than migrating one for every test."""
-    with tempfile.TemporaryDirectory(prefix="tenure-kit-") as directory:
-        path = Path(directory) / "tenure.db"
-        SqliteStore(path).close()
-        return path.read_bytes()
-
-
 class SqliteFactory:
     """SQLite in a directory of its own, in memory where the system has such a place."""
 
@@ -54,7 +45,7 @@ class SqliteFactory:
             prefix="tenure-kit-", dir=fast if fast.is_dir() else None
         )
         self._path = Path(self._directory.name) / "tenure.db"
-        self._path.write_bytes(_migrated_file())
+        self._path.write_bytes(empty_sqlite_file())
         self._opened: list[Store] = []
 
     def open(self) -> Store:

@@ -9,6 +9,7 @@ import pytest
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.hands import ForeignHand, PostgresHand, SqliteHand
+from tests.support.databases import write_empty_store
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def sqlite_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def sqlite_store(sqlite_path: Path) -> Iterator[SqliteStore]:
     """A new SQLite store."""
+    write_empty_store(sqlite_path)
     store = SqliteStore(sqlite_path)
     yield store
     store.close()

@@ -1,6 +1,27 @@
-"""The database of a URL, in the words of libraries that tests use beside Tenure."""
+"""Databases for tests: new SQLite files, and a URL in the words of other libraries."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
+
+from tenure.stores.sqlite.store import SqliteStore
+
+
+@cache
+def empty_sqlite_file() -> bytes:
+    """An empty SQLite store as a file: copying it is cheaper than migrating one for every test."""
+    with tempfile.TemporaryDirectory(prefix="tenure-empty-") as directory:
+        path = Path(directory) / "tenure.db"
+        SqliteStore(path).close()
+        return path.read_bytes()
+
+
+def write_empty_store(path: Path) -> None:
+    """Make a migrated file here that only its owner can read."""
+    path.touch(mode=0o600)
+    path.write_bytes(empty_sqlite_file())
 
 
 def django_database(url: str) -> dict[str, object]:
