@@ -131,6 +131,11 @@ def test_the_wal_stays_small_while_reads_follow_each_other_without_a_gap(
     assert max(sizes) < 2 << 20
 
 
+def _queued(writer: sqlite_writer.Writer) -> int:
+    """How many callers wait for the thread that writes."""
+    return len(writer._tasks)
+
+
 def _begin_to_read(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN")
     connection.execute("SELECT count(*) FROM tenure_meta").fetchall()
@@ -255,7 +260,7 @@ def test_work_that_fails_fails_alone(sqlite_store: SqliteStore) -> None:
         waiting = []
         for work in (partial(count, "before"), fail, partial(count, "after")):
             waiting.append(pool.submit(writer.run, work))
-            until(lambda: len(writer._tasks) == len(waiting), "the work is queued")
+            until(lambda: _queued(writer) == len(waiting), "the work is queued")
         gate.set()
         before, failed, after = waiting
 
@@ -435,7 +440,7 @@ def test_a_caller_writes_in_its_own_thread_unless_others_write(sqlite_path: Path
         alone = writer.run(_name_of_thread)
         with _busy(writer):
             waiting = [pool.submit(writer.run, _name_of_thread) for _ in range(2)]
-            until(lambda: len(writer._tasks) == 2, "both wait")
+            until(lambda: _queued(writer) == 2, "both wait")
 
         assert alone == threading.current_thread().name
         assert [each.result(PATIENCE_S) for each in waiting] == ["tenure-sqlite"] * 2
@@ -446,7 +451,7 @@ def test_no_caller_overtakes_work_that_waits(sqlite_path: Path) -> None:
     with _writer(sqlite_path) as writer, ThreadPoolExecutor(1) as pool:
         with _busy(writer):
             first = pool.submit(writer.run, lambda _: order.append("first"))
-            until(lambda: len(writer._tasks) == 1, "it waits")
+            until(lambda: _queued(writer) == 1, "it waits")
         writer.run(lambda _: order.append("second"))
         first.result(PATIENCE_S)
 
@@ -490,7 +495,7 @@ def test_a_signal_handler_may_raise_anywhere_in_a_write(sqlite_path: Path) -> No
 
         def work(_: sqlite3.Connection) -> None:
             waiting.append(pool.submit(writer.run, _name_of_thread))
-            until(lambda: len(writer._tasks) == 1, "another caller waits")
+            until(lambda: _queued(writer) == 1, "another caller waits")
 
         before = sys.gettrace()
         for place in itertools.count():
