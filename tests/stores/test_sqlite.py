@@ -472,15 +472,16 @@ def test_an_interrupted_caller_leaves_the_file_to_others(sqlite_path: Path) -> N
     assert tables == []
 
 
-def _interrupts_at(place: int) -> Callable[[FrameType, str, Any], Any]:
+def _interrupts_at(place: int, *, everywhere: bool = False) -> Callable[[FrameType, str, Any], Any]:
     """A trace function that raises when the writer, or a function that it calls, has been entered
-    or left this many times: it is there that Python runs signal handlers."""
+    or left this many times: it is there that Python runs signal handlers. `everywhere`: functions
+    that these call count, too."""
     places = itertools.count()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         caller = frame.f_back
         files = [frame.f_code.co_filename, caller.f_code.co_filename if caller else ""]
-        if sqlite_writer.__file__ not in files:
+        if not everywhere and sqlite_writer.__file__ not in files:
             return None
         if event in ("call", "return") and next(places) == place:
             raise KeyboardInterrupt
@@ -514,6 +515,30 @@ def test_a_signal_handler_may_raise_anywhere_in_a_write(sqlite_path: Path) -> No
             waiting.clear()
 
     assert place > 20
+
+
+def test_a_signal_handler_may_raise_anywhere_while_a_write_waits(sqlite_path: Path) -> None:
+    before = sys.gettrace()
+    for place in itertools.count():
+        with _writer(sqlite_path) as writer:
+            with _busy(writer), waiting_at_most(0.02):
+                was_interrupted = False
+                sys.settrace(_interrupts_at(place, everywhere=True))
+                try:
+                    writer.run(_name_of_thread)
+                except KeyboardInterrupt:
+                    was_interrupted = True
+                except StoreUnavailable:
+                    pass
+                finally:
+                    sys.settrace(before)
+
+            with waiting_at_most(5.0):
+                assert writer.run(_name_of_thread), place
+        if not was_interrupted:
+            break
+
+    assert place > 10
 
 
 def test_a_signal_handler_that_closes_does_not_wait_for_the_write_it_interrupts(

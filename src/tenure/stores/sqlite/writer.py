@@ -16,11 +16,10 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import closing, suppress
 from pathlib import Path
 from time import sleep
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from tenure.deadlines import Deadline, deadline
 from tenure.errors import Closed, OutcomeUnknown, StoreUnavailable
@@ -56,20 +55,44 @@ _T = TypeVar("_T")
 
 
 class _Task(Generic[_T]):
-    """One piece of work, and the future of its caller."""
+    """One piece of work, for which its caller waits. Not a future: a signal handler that raises in
+    the caller could leave a future's lock locked, for which the thread that writes would wait."""
 
-    __slots__ = ("answer", "deadline", "work")
+    __slots__ = ("_done", "_failure", "_is_running", "_result", "_taken", "deadline", "work")
 
     def __init__(self, work: Callable[[sqlite3.Connection], _T], until: Deadline) -> None:
         self.work = work
         self.deadline = until
-        self.answer: Future[_T] = Future()
+        self._taken = threading.Lock()  # by the thread that runs it, or by its caller
+        self._is_running = False
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._result: _T | None = None
+        self._failure: Exception | None = None
 
     def may_run(self) -> bool:
         """Whether its caller still waits. If so, it cannot be withdrawn any more."""
-        if self.answer.running():
-            return True
-        return not self.answer.cancelled() and self.answer.set_running_or_notify_cancel()
+        self._is_running = self._is_running or self._taken.acquire(blocking=False)
+        return self._is_running
+
+    def withdraw(self) -> bool:
+        """Whether it had not started; then it never runs."""
+        return self._taken.acquire(blocking=False)
+
+    def finish(self, result: _T | None, failure: Exception | None = None) -> None:
+        """Answer the caller."""
+        self._result, self._failure = result, failure
+        self._done.release()
+
+    def is_done(self, *, within_s: float) -> bool:
+        """Whether it finishes within this time."""
+        return self._done.acquire(timeout=within_s)
+
+    def result(self) -> _T:
+        """The result of finished work, or what it raised."""
+        if self._failure is not None:
+            raise self._failure
+        return cast(_T, self._result)
 
 
 class Writer:
@@ -119,15 +142,15 @@ class Writer:
         return self._answer(task)
 
     def _answer(self, task: _Task[_T]) -> _T:
-        with suppress(TimeoutError):
-            return task.answer.result(task.deadline.remaining_s)
-        if task.answer.cancel():
+        if task.is_done(within_s=task.deadline.remaining_s):
+            return task.result()
+        if task.withdraw():
             raise StoreUnavailable(
                 f"{self._path} could not be written in time: locked, or busy with other work",
                 hint="send the same request again",
             )
-        with suppress(TimeoutError):
-            return task.answer.result(GRACE_S)
+        if task.is_done(within_s=GRACE_S):
+            return task.result()
         raise OutcomeUnknown(
             f"{self._path} has not finished a write in time", hint="send the same request again"
         )
@@ -192,10 +215,10 @@ class Writer:
                     self._settle([task])
                 return
             for task in failed:
-                task.answer.set_exception(failure)
+                task.finish(None, failure)
             return
         for task, result in zip(running, results, strict=True):
-            task.answer.set_result(result)
+            task.finish(result)
 
     # --- the connection, for the thread that writes ----------------------------------------------
 
