@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import sqlite3
 import stat
 import sys
@@ -539,6 +540,23 @@ def test_a_signal_handler_may_raise_anywhere_while_a_write_waits(sqlite_path: Pa
             break
 
     assert place > 10
+
+
+def test_what_a_signal_handler_raises_during_a_statement_reaches_the_caller(
+    sqlite_path: Path,
+) -> None:
+    long = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 3000000)"
+
+    def work(connection: sqlite3.Connection) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        connection.execute(f"{long} SELECT max(i) FROM n").fetchall()
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with _writer(sqlite_path) as writer, pytest.raises(KeyboardInterrupt):
+            writer.run(work)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_signal_handler_that_closes_does_not_wait_for_the_write_it_interrupts(

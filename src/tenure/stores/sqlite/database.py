@@ -23,8 +23,14 @@ from tenure.stores.sql.database import LISTING_SHARE, Database, Transaction
 from tenure.stores.sql.statements import Statements, fill
 from tenure.stores.sql.store import COLUMN_PLACEHOLDERS
 from tenure.stores.sqlite.change_watch import ChangeWatch
-from tenure.stores.sqlite.file import PACKAGE, SqliteTransaction, connect, translated
-from tenure.stores.sqlite.writer import LOCK_SLICE_S, STEPS_BETWEEN_CLOCK_CHECKS, Writer
+from tenure.stores.sqlite.file import (
+    PACKAGE,
+    SqliteTransaction,
+    connect,
+    limit_statements,
+    translated,
+)
+from tenure.stores.sqlite.writer import LOCK_SLICE_S, Writer
 
 MAX_IDLE_READERS = 4
 
@@ -202,8 +208,7 @@ class SqliteDatabase(OpenSqlite):
             connection = self._readers.pop() if self._readers else None
         if connection is None:
             connection = connect(self.path, self.clock, self._timeout_s, reader=True)
-        # Ends a read at its deadline: SQLite itself has no time-out for statements. [K6]
-        connection.set_progress_handler(lambda: until.has_passed, STEPS_BETWEEN_CLOCK_CHECKS)
+        limit_statements(connection, until)
         try:
             yield connection
         except BaseException:

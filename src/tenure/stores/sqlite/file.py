@@ -7,11 +7,13 @@ version but this code's own. A refused file is not changed.
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tenure.clock import host_clock
+from tenure.deadlines import Deadline
 from tenure.errors import (
     OutcomeUnknown,
     SchemaTooNew,
@@ -41,6 +43,9 @@ OLDEST_SQLITE = (3, 37, 0)
 """The first with STRICT tables."""
 
 MIGRATION_TIMEOUT_S = 60.0
+
+STEPS_BETWEEN_CLOCK_CHECKS = 20_000
+"""Steps of SQLite's virtual machine; they take about a millisecond."""
 
 _NETWORK_FILESYSTEMS = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4"}
@@ -166,6 +171,16 @@ def connect(
         connection.close()  # such as the connection to a file that is no database
         raise
     return connection
+
+
+def limit_statements(connection: sqlite3.Connection, until: Deadline) -> None:
+    """End statements at a deadline: SQLite itself has no time-out for them. [K6]
+
+    The check has no line of Python: signal handlers would run in it, and SQLite loses what they
+    raise, such as `KeyboardInterrupt`.
+    """
+    has_passed = map(until.until_s.__le__, iter(time.monotonic, None)).__next__
+    connection.set_progress_handler(has_passed, STEPS_BETWEEN_CLOCK_CHECKS)
 
 
 # --- Errors ------------------------------------------------------------------------------------

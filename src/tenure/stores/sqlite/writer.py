@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from tenure.deadlines import Deadline, deadline
 from tenure.errors import Closed, OutcomeUnknown, StoreUnavailable
-from tenure.stores.sqlite.file import error_code, translated
+from tenure.stores.sqlite.file import error_code, limit_statements, translated
 
 MAX_GROUP = 64
 """How many pieces of work share one commit at most. Limits how many one failure repeats."""
@@ -41,9 +41,6 @@ that it is enough to wait for the longest read. No process writes during this ti
 LOCK_SLICE_S = 0.1
 """How long SQLite waits for the file's lock at a time; then the writer checks whether a caller
 still waits."""
-
-STEPS_BETWEEN_CLOCK_CHECKS = 20_000
-"""Steps of SQLite's virtual machine; they take about a millisecond."""
 
 GRACE_S = 0.25
 """How much longer a caller waits for work that is being written at its deadline: this process may
@@ -107,7 +104,6 @@ class Writer:
         self._checkpoint_at = CHECKPOINT_AT_BYTES
         self._log = f"{path}-wal"
         self._connection: sqlite3.Connection | None = None
-        self._until: Deadline | None = None  # of the work that runs
         self._tasks: deque[_Task[Any]] = deque()
         # Callers enter the lock itself: a signal handler that raises between entering a condition
         # and its lock would leave the lock locked.
@@ -226,8 +222,8 @@ class Writer:
         """Run the work in a transaction of its own, if the lock is free by then."""
         try:
             with translated(self._path):
-                self._until = until
                 connection = self._connection or self._open()
+                limit_statements(connection, until)
                 self._begin(connection, until)
                 result = work(connection)
             with translated(self._path, committing=True):
@@ -240,12 +236,7 @@ class Writer:
         return result
 
     def _open(self) -> sqlite3.Connection:
-        connection = self._connect()
-        # Ends a statement at the deadline: SQLite itself has no time-out for statements. [K6]
-        connection.set_progress_handler(
-            lambda: self._until is not None and self._until.has_passed, STEPS_BETWEEN_CLOCK_CHECKS
-        )
-        self._connection = connection
+        self._connection = connection = self._connect()
         return connection
 
     def _begin(self, connection: sqlite3.Connection, until: Deadline) -> None:
