@@ -75,11 +75,13 @@ def waiting_at_most(timeout_s: float) -> Iterator[None]:
 @contextmanager
 def waiting_until(end: Deadline) -> Iterator[None]:
     """Calls to a store in the block wait no longer than this."""
-    token = DEADLINE.set(end)
+    before = DEADLINE.get()
     try:
+        DEADLINE.set(end)
         yield
     finally:
-        DEADLINE.reset(token)
+        # Not by a token: a signal handler that raises before it is kept would leave the deadline.
+        DEADLINE.set(before)
 
 
 @contextmanager

@@ -14,12 +14,13 @@ from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
-from tenure.deadlines import deadline
+from tenure.deadlines import DEADLINE, deadline
 from tenure.errors import Closed, InvalidInput, StoreUnavailable
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 from tests.support.doubles import instead
+from tests.support.interrupts import interrupted_everywhere
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -200,3 +201,18 @@ def test_an_interrupted_caller_leaves_its_job_to_others(scene: Scene) -> None:
     assert isinstance(again[0], Reply)
     assert again[0].is_ok
     assert scene.store.threads[-1] == get_ident()
+
+
+def test_an_interrupt_at_any_place_leaves_the_job_to_others(scene: Scene) -> None:
+    job = new_job(1)
+    coordinator = scene.coordinator
+    coordinator.timeout_s = PATIENCE_S
+
+    for number in interrupted_everywhere(lambda: coordinator.execute(job)):
+        assert not coordinator.is_busy, number
+        assert DEADLINE.get() is None, number
+        [answer] = coordinator.submit(job).result(PATIENCE_S)
+        until(lambda: not coordinator.is_busy, "nothing is under way")
+        assert isinstance(answer, Reply)
+        assert not coordinator._under_way, number
+        assert not coordinator._deciding_callers, number

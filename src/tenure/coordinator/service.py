@@ -244,7 +244,7 @@ class Coordinator:
         self._parked: deque[_Commands] = deque()  # until a batch about the same has ended
         self._parked_subjects: set[Subject] = set()  # what they are about
         self._claims: dict[ClaimScope, deque[_Claim]] = {}
-        self._idle = self._running = 0  # threads without a batch, and batches
+        self._idle = self._running_in_threads = 0  # threads without a batch, and with one
         self._gathered = 0  # commands and wanted jobs that wait for a batch
         self._batch_started_at = 0.0  # the last one: what waits now has waited since then at most
         self._is_watched = self._closed = False
@@ -281,19 +281,29 @@ class Coordinator:
         hand it to another thread and back took as long as to decide it. The store keeps the call's
         deadline, as it does when it is read. [K6]"""
         call = self._checked(commands)
-        with self._lock:
-            if self._closed:
-                raise Closed
-            runs_here = not (self._running or self._gathered)
+        runs_here = is_done = False
+        try:
+            with self._lock:
+                if self._closed:
+                    raise Closed
+                runs_here = not (self._running or self._gathered)
+                if runs_here:
+                    self._under_way.update(call.subjects)
+                    self._deciding_callers.add(threading.get_ident())
+                    self._batch_started_at = time.monotonic()
+                else:
+                    call.promise()
+                    self._gather(call)
             if runs_here:
-                self._under_way.update(call.subjects)
-                self._deciding_callers.add(threading.get_ident())
-                self._note_start()
-            else:
-                call.promise()
-                self._gather(call)
-        if runs_here:
-            self._run_here(call)
+                self._run_commands([call])
+                is_done = True
+        finally:  # around the lock too: a signal handler may raise in any call, also in this one
+            if runs_here:
+                try:
+                    self._end_here(call, is_done=is_done)
+                except BaseException:
+                    self._end_here(call, is_done=is_done)
+                    raise
         if call.future is None:  # this thread has run all of it
             return call.answers()
         return call.future.result()
@@ -418,21 +428,20 @@ class Coordinator:
         self._gathered += len(call.waiting)
         self._wake()
 
-    def _run_here(self, call: _Commands) -> None:
-        """Run a caller's batch in its own thread."""
-        try:
-            self._run_commands([call])
-        except BaseException:  # what a signal handler raised in this thread
-            with self._lock:
+    def _end_here(self, call: _Commands, *, is_done: bool) -> None:
+        """After a batch in its caller's own thread. `is_done`: no signal handler ended it early."""
+        with self._lock:
+            if not is_done:
                 self._end_batch([call])
-            raise
-        finally:
-            with self._lock:
-                self._running -= 1
-                self._deciding_callers.discard(threading.get_ident())
-                if self._closed:
-                    self._condition.notify_all()
-                self._wake()
+            self._deciding_callers.discard(threading.get_ident())
+            if self._closed:
+                self._condition.notify_all()
+            self._wake()
+
+    @property
+    def _running(self) -> int:
+        """How many batches run."""
+        return self._running_in_threads + len(self._deciding_callers)
 
     def _other_callers(self) -> set[int]:
         """Called with the lock held. Not this thread: a signal handler that closes would wait for
@@ -458,7 +467,8 @@ class Coordinator:
                 takes_claims = bool(self._claims) and (claims_first or not self._commands)
                 claims = self._take_claims() if takes_claims else []
                 commands = [] if takes_claims else self._take_commands()
-                self._note_start()
+                self._running_in_threads += 1
+                self._batch_started_at = time.monotonic()
                 self._wake()
             claims_first = not takes_claims
             if claims:
@@ -466,12 +476,7 @@ class Coordinator:
             if commands:
                 self._run_commands(commands)
             with self._lock:
-                self._running -= 1
-
-    def _note_start(self) -> None:
-        """Called with the lock held."""
-        self._running += 1
-        self._batch_started_at = time.monotonic()
+                self._running_in_threads -= 1
 
     def _is_worth_starting(self) -> bool:
         if not (self._commands or self._claims):
@@ -585,15 +590,16 @@ class Coordinator:
                 if pending.answer is None and pending.error is None:
                     batch.append(pending)
         later: list[PendingCommand] = []
-        token = DEADLINE.set(_earliest(calls))
+        before = DEADLINE.get()
         try:
+            DEADLINE.set(_earliest(calls))
             later = self._executor.run_wave(batch)
         except Exception as failure:  # handed to every caller that still waits, never swallowed
             for pending in batch:
                 if pending.is_open:
                     pending.error = failure
         finally:
-            DEADLINE.reset(token)
+            DEADLINE.set(before)
         with self._lock:  # before the answers: a caller's next command is not parked
             self._end_batch(calls)
             if later:
@@ -625,15 +631,16 @@ class Coordinator:
         return done
 
     def _run_claims(self, calls: list[_Claim]) -> None:
-        token = DEADLINE.set(_earliest(calls))
+        before = DEADLINE.get()
         try:
+            DEADLINE.set(_earliest(calls))
             answered = self._plan_and_claim(calls)
         except Exception as failure:  # handed to every caller that waits, never swallowed
             for call in calls:
                 call.fail(failure)
             return
         finally:
-            DEADLINE.reset(token)
+            DEADLINE.set(before)
         for call, answer in answered:
             if answer.is_repeat:
                 self._run_repeat(call)
