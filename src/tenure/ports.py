@@ -70,7 +70,7 @@ from tenure.core.schedules import (
     Schedule,
     ScheduleChange,
     ScheduleCommand,
-    ScheduleReply,
+    ScheduleOutcome,
 )
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.verdicts import Answer, Observation, Resolution, Verdict
@@ -562,7 +562,7 @@ class Coordination(Protocol):
     def execute(self, command: Command) -> Answer:
         """Submit one command and wait."""
 
-    def change_schedule(self, command: ScheduleCommand) -> ScheduleReply:
+    def change_schedule(self, command: ScheduleCommand) -> ScheduleOutcome:
         """Put, pause, resume, run or remove a schedule, and wait. Raises `InvalidInput` at once,
         before anything is written. [SC12]"""
 

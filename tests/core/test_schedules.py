@@ -33,7 +33,7 @@ from tenure.core.schedules import (
     RunSchedule,
     Schedule,
     ScheduleCommand,
-    ScheduleReply,
+    ScheduleOutcome,
     ScheduleSpec,
     check_schedule_command,
     decide_schedule,
@@ -88,7 +88,7 @@ def made(schedule: ScheduleSpec, now: Instant = MIDNIGHT) -> Schedule:
     return reply.schedule
 
 
-def asked(schedule: Schedule | None, command: ScheduleCommand, now: Instant) -> ScheduleReply:
+def asked(schedule: Schedule | None, command: ScheduleCommand, now: Instant) -> ScheduleOutcome:
     return decide_schedule(schedule, command, at(now)).reply
 
 
@@ -381,8 +381,8 @@ def test_a_worker_writes_only_names_that_the_store_never_had() -> None:
     removed = asked(schedule, RemoveSchedule(**key()), MIDNIGHT).schedule
 
     assert asked(None, worker, MIDNIGHT).changed
-    assert asked(schedule, worker, MIDNIGHT) == ScheduleReply(schedule=schedule)
-    assert asked(removed, worker, MIDNIGHT) == ScheduleReply(schedule=removed)
+    assert asked(schedule, worker, MIDNIGHT) == ScheduleOutcome(schedule=schedule)
+    assert asked(removed, worker, MIDNIGHT) == ScheduleOutcome(schedule=removed)
 
 
 @spec("SC10", "SC2")

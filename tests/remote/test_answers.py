@@ -33,7 +33,7 @@ from tenure.errors import (
 )
 from tenure.protocol.replies import ProblemCode
 from tenure.remote import caller
-from tenure.remote.caller import Call, Caller
+from tenure.remote.caller import Caller, RouteCall
 from tenure.remote.coordinator import CLAIM_THREADS, RemoteCoordinator
 from tenure.remote.settings import (
     Patience,
@@ -438,7 +438,7 @@ def test_a_closed_caller_raises_closed() -> None:
 
 def test_a_call_after_the_end_is_not_an_unknown_outcome_however_it_would_wait() -> None:
     caller = Caller(parse_address("http://127.0.0.1:1"), trust_from_environment({}), QUICK)
-    call = Call(name="time")
+    call = RouteCall(name="time")
     caller.close()
 
     with pytest.raises(Closed):

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tenure.coordinator.schedules import Firer
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, ScheduleName, operator_actor
-from tenure.core.schedules import PutSchedule, ScheduleReply
+from tenure.core.schedules import PutSchedule, ScheduleOutcome
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import Role
 from tenure_conformance.spec import spec
@@ -248,7 +248,7 @@ def before(stage: Stage, monkeypatch: pytest.MonkeyPatch, act: Callable[[], obje
     """Act after a request about a schedule was checked and before it is decided."""
     decide = stage.coordinator.change_schedule
 
-    def late(*given: Any, **more: Any) -> ScheduleReply:
+    def late(*given: Any, **more: Any) -> ScheduleOutcome:
         act()
         return decide(*given, **more)
 

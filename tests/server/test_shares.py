@@ -5,12 +5,12 @@ import threading
 
 from tenure.core.ids import Namespace
 from tenure.core.tokens import TokenId
-from tenure.server.threads import Caller, SharedBlocking, Shares, call_for
+from tenure.server.threads import Requester, SharedBlocking, Shares, call_for
 from tenure_conformance.spec import spec
 
 
-def caller(namespace: str, token: str) -> Caller:
-    return Caller(Namespace(namespace), TokenId(token))
+def caller(namespace: str, token: str) -> Requester:
+    return Requester(Namespace(namespace), TokenId(token))
 
 
 @spec("H60")
@@ -65,7 +65,7 @@ def test_a_namespace_with_fewer_threads_is_next_and_then_a_token_with_fewer() ->
         begun.append(name)
         goes_on.acquire()
 
-    async def ask(threads: SharedBlocking, who: Caller, name: str) -> None:
+    async def ask(threads: SharedBlocking, who: Requester, name: str) -> None:
         call_for(who)
         await threads(lambda: call(name))
 

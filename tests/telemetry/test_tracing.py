@@ -21,9 +21,9 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, client_actor, tr
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.protocol import CORRELATION_HEADER, TRACEPARENT_HEADER
-from tenure.remote.caller import Call, Caller
+from tenure.remote.caller import Caller, RouteCall
 from tenure.remote.settings import Patience, Trust, parse_address
-from tenure.remote.transport import Request
+from tenure.remote.transport import HttpRequest
 from tenure.telemetry import tracing
 from tenure.telemetry.logs import JsonFormatter
 from tenure.testing import Inline, inline
@@ -325,10 +325,10 @@ def test_what_a_handler_asks_of_a_server_carries_its_trace() -> None:
     assert {TRACEPARENT_HEADER, CORRELATION_HEADER}.isdisjoint(outside.headers)
 
 
-def request(caller: Caller) -> Request:
+def request(caller: Caller) -> HttpRequest:
     """What would be sent from here."""
     with tracing.client_span("GET", "/v1/time") as asked:
-        return caller._request(Call(name="time"), asked)
+        return caller._request(RouteCall(name="time"), asked)
 
 
 class Labels(msgspec.Struct):

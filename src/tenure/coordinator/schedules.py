@@ -25,7 +25,7 @@ from tenure.core.schedules import (
     Schedule,
     ScheduleChange,
     ScheduleCommand,
-    ScheduleReply,
+    ScheduleOutcome,
     clock_was_set_back,
     decide_schedule,
     fair_order,
@@ -60,7 +60,7 @@ def change_schedule(
     observer: Observer | None,
     policies: PolicyCache,
     check: CheckSchedule,
-) -> ScheduleReply:
+) -> ScheduleOutcome:
     """Decide about a request that was checked, and write what was decided."""
     for _ in range(MAX_TRIES):
         loaded = store.schedules.load(command.namespace, command.name)

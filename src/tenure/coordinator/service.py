@@ -46,7 +46,7 @@ from tenure.core.ids import ENTROPY_BYTES, JobId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Moment
-from tenure.core.schedules import ScheduleCommand, ScheduleReply, check_schedule_command
+from tenure.core.schedules import ScheduleCommand, ScheduleOutcome, check_schedule_command
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.core.views.job_search import FoundJobs, JobFilter
@@ -350,7 +350,7 @@ class Coordinator:
 
     def change_schedule(
         self, command: ScheduleCommand, *, check: CheckSchedule = allow_any
-    ) -> ScheduleReply:
+    ) -> ScheduleOutcome:
         """Put, pause, resume, run or remove a schedule, in the caller's thread: such requests are
         rare. [SC12] `check` is called with the schedule that the decision is about. [SC13]"""
         check_schedule_command(command, self.limits)

@@ -480,7 +480,7 @@ ScheduleCommand: TypeAlias = (
 )
 
 
-class ScheduleReply(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The schedule now; None if there is none of this name. `changed` is whether the request
     changed it."""
 
@@ -492,7 +492,7 @@ class ScheduleReply(msgspec.Struct, frozen=True, kw_only=True):
 class ScheduleDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Write this change, if there is one, and then give this answer."""
 
-    reply: ScheduleReply
+    reply: ScheduleOutcome
     change: ScheduleChange | None = None
 
 
@@ -504,7 +504,7 @@ def decide_schedule(
     if isinstance(command, PutSchedule):
         return _put(schedule, command, at)
     if schedule is None or schedule.removed_at is not None:
-        return ScheduleDecision(reply=ScheduleReply(schedule=None))
+        return ScheduleDecision(reply=ScheduleOutcome(schedule=None))
     match command:
         case PauseSchedule():
             if schedule.paused_at is not None:
@@ -572,7 +572,7 @@ def _run(
     if existing is not None:
         is_its_own = (existing.namespace, existing.schedule) == (schedule.namespace, schedule.name)
         cause = None if is_its_own else Cause.IDEMPOTENCY_KEY_REUSE
-        return ScheduleDecision(reply=ScheduleReply(schedule=schedule, cause=cause))
+        return ScheduleDecision(reply=ScheduleOutcome(schedule=schedule, cause=cause))
     made = _job(schedule, command.job_id, at, nominal=at.now, actor=command.actor)
     fired = schedule.fired + 1
     return _decided(_written(schedule, at, job=made, last_job_id=command.job_id, fired=fired))
@@ -597,7 +597,7 @@ def pauses_after_revocation(
 
 
 def _unchanged(schedule: Schedule) -> ScheduleDecision:
-    return ScheduleDecision(reply=ScheduleReply(schedule=schedule))
+    return ScheduleDecision(reply=ScheduleOutcome(schedule=schedule))
 
 
 def _changed(
@@ -608,7 +608,7 @@ def _changed(
 
 def _decided(change: ScheduleChange) -> ScheduleDecision:
     return ScheduleDecision(
-        reply=ScheduleReply(schedule=change.schedule, changed=True), change=change
+        reply=ScheduleOutcome(schedule=change.schedule, changed=True), change=change
     )
 
 

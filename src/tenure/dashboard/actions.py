@@ -25,7 +25,7 @@ from tenure.protocol.replies import JobReply, JobsReply, ProblemCode
 from tenure.protocol.requests import MAX_CANCELLED
 from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.calls import Message
-from tenure.server.problems import Refused
+from tenure.server.problems import RefusedRequest
 
 REQUEST_ID_BYTES = 12
 MAX_TARGETS = MAX_GROUP_IDS
@@ -183,7 +183,7 @@ async def perform(
             response = await visit.response(
                 action.name, path={action.target.part: target}, body=body
             )
-        except (Refused, InvalidInput, UnknownJob) as refused:
+        except (RefusedRequest, InvalidInput, UnknownJob) as refused:
             if len(targets) == 1:
                 raise
             outcome.refused[refused.message] += 1
@@ -261,7 +261,7 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
     def found(visit: Visit) -> Action:
         action = by_name.get(visit.part("action"))
         if action is None:
-            raise Refused(404, ProblemCode.UNKNOWN_ROUTE, "there is no such action")
+            raise RefusedRequest(404, ProblemCode.UNKNOWN_ROUTE, "there is no such action")
         return action
 
     async def confirm(visit: Visit) -> Response:

@@ -38,7 +38,7 @@ from tenure.server.connections import KNOWN
 from tenure.server.handling import in_time, media_type, read_body
 from tenure.server.limits import RequestMemory
 from tenure.server.principals import Principal
-from tenure.server.problems import Refused
+from tenure.server.problems import RefusedRequest
 from tenure.server.services import Services, SharedAnswers
 from tenure.server.threads import call_for
 from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_headers
@@ -136,12 +136,12 @@ class _Pages:
             await answer(http.scope, http.receive, send)
 
     async def _answer(
-        self, page: Page | Refused, http: Request, memory: RequestMemory, span: RequestSpan
+        self, page: Page | RefusedRequest, http: Request, memory: RequestMemory, span: RequestSpan
     ) -> Response:
         """The answer to a request for a page, or the refusal of its method."""
         audit = RequestAudit(self._services.security, None, http, http.scope["tenure.request_id"])
         try:
-            if isinstance(page, Refused):
+            if isinstance(page, RefusedRequest):
                 raise page
             self._check_address(http)
             visit = await self._visit(page, http, memory, span, audit)
@@ -185,7 +185,7 @@ class _Pages:
         ours = self._settings.public_origin or f"{http.url.scheme}://{http.headers.get('host')}"
         is_ours = site in (None, "same-origin") and origin in (None, ours)
         if not is_ours or (site is None and origin is None):
-            raise Refused(
+            raise RefusedRequest(
                 403,
                 ProblemCode.OUT_OF_SCOPE,
                 "this form was not sent by a page of this server",
@@ -254,7 +254,7 @@ class _Pages:
     ) -> tuple[tuple[str, str], ...]:
         """The fields of a form of this session. [DB6]"""
         if media_type(http) != FORM_TYPE:
-            raise Refused(415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "the body must be a form")
+            raise RefusedRequest(415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "the body must be a form")
         within_s = self._services.settings.body_within_s
         body = await read_body(http, MAX_FORM_BYTES, within_s, memory)
         try:
@@ -262,10 +262,10 @@ class _Pages:
                 body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS
             )
         except ValueError as wrong:
-            raise Refused(400, ProblemCode.MALFORMED, "the form cannot be read") from wrong
+            raise RefusedRequest(400, ProblemCode.MALFORMED, "the form cannot be read") from wrong
         given = next((text for name, text in fields if name == "form_token"), "")
         if not self._signer.is_form_token(session, given):
-            raise Refused(
+            raise RefusedRequest(
                 403,
                 ProblemCode.OUT_OF_SCOPE,
                 "this form is too old or was not made for this browser; nothing was changed",
@@ -351,8 +351,8 @@ class _PageEndpoint:
         await self._pages.respond(self._methods, Request(scope, receive), send)
 
 
-def _no_page() -> Refused:
-    return Refused(
+def _no_page() -> RefusedRequest:
+    return RefusedRequest(
         404,
         ProblemCode.UNKNOWN_ROUTE,
         "there is no such page",
@@ -360,8 +360,8 @@ def _no_page() -> Refused:
     )
 
 
-def _not_allowed(methods: Iterable[str]) -> Refused:
-    return Refused(
+def _not_allowed(methods: Iterable[str]) -> RefusedRequest:
+    return RefusedRequest(
         405,
         ProblemCode.METHOD_NOT_ALLOWED,
         "this page does not take this method",

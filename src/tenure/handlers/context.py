@@ -86,7 +86,7 @@ class Parents(Mapping[str, Any]):
         }
 
 
-class Transaction(ABC):
+class HandlerTransaction(ABC):
     """A handler's own transaction. The success of the attempt is committed with it."""
 
     @abstractmethod
@@ -99,13 +99,13 @@ class TransactionScope:
 
     def __init__(
         self,
-        open_: Callable[[], AbstractContextManager[Transaction]],
-        aopen: Callable[[], AbstractAsyncContextManager[Transaction]],
+        open_: Callable[[], AbstractContextManager[HandlerTransaction]],
+        aopen: Callable[[], AbstractAsyncContextManager[HandlerTransaction]],
     ) -> None:
         self._open = open_
         self._aopen = aopen
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> HandlerTransaction:
         self._opened = self._open()
         return self._opened.__enter__()
 
@@ -117,7 +117,7 @@ class TransactionScope:
     ) -> bool | None:
         return self._opened.__exit__(kind, error, traceback)
 
-    async def __aenter__(self) -> Transaction:
+    async def __aenter__(self) -> HandlerTransaction:
         self._aopened = self._aopen()
         return await self._aopened.__aenter__()
 

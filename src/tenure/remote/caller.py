@@ -31,7 +31,7 @@ from tenure.protocol.codec import decode, encode, encode_query
 from tenure.protocol.replies import Problem
 from tenure.protocol.routes import BY_NAME, Route, Shape
 from tenure.remote.settings import Address, Patience, Trust, check_trust
-from tenure.remote.transport import NotTrusted, Request, Response, Transport
+from tenure.remote.transport import HttpRequest, NotTrusted, Response, Transport
 from tenure.telemetry.tracing import RequestSpan, client_span, trace_headers
 
 CONNECTIONS = 16
@@ -53,7 +53,7 @@ class NotFound(RequestRefused):
     """The server does not know what the path names."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class RouteCall(msgspec.Struct, frozen=True, kw_only=True):
     """One request, by its route's name."""
 
     name: str
@@ -79,27 +79,27 @@ class Caller:
 
     # --- asking --------------------------------------------------------------------------------
 
-    def ask(self, call: Call) -> Any:
+    def ask(self, call: RouteCall) -> Any:
         """Send a request and return the answer, of the type in the table of routes. Retries for as
         long as `Patience` has it, a minute by default, or `retrying_for`."""
         with _traced(call) as span:
             response = self._repeated(call, self._request(call, span))
             return self._message(call, span, response)
 
-    def fetch(self, call: Call) -> bytes:
+    def fetch(self, call: RouteCall) -> bytes:
         """The same, for an answer that is not a message: returns its body."""
         with _traced(call) as span:
             response = self._repeated(call, self._request(call, span))
             span.answered(response.status)
             return response.body
 
-    def ask_once(self, call: Call) -> Any:
+    def ask_once(self, call: RouteCall) -> Any:
         """Send a request once and return the answer: the caller retries by its own rules."""
         with _traced(call) as span:
             response = self._checked(call, self._request(call, span))
             return self._message(call, span, response)
 
-    def ask_and_wait(self, call: Call, *, wait_s: float, since: int | None = None) -> Any:
+    def ask_and_wait(self, call: RouteCall, *, wait_s: float, since: int | None = None) -> Any:
         """Send a call that the server may keep open, and return the answer. Sends it once, and not
         at all if `hang_up_waiting` was called since `since` was read from `hang_ups`."""
         if self._closing.is_set():
@@ -129,7 +129,7 @@ class Caller:
 
     # --- exchanges -----------------------------------------------------------------------------
 
-    def _repeated(self, call: Call, request: Request) -> Response:
+    def _repeated(self, call: RouteCall, request: HttpRequest) -> Response:
         began_s = time.monotonic()
         within_s = retry_for_s(self._patience.retry_for_s)
         retries = Retries(
@@ -156,18 +156,18 @@ class Caller:
                 if self._closing.wait(pause_s):
                     raise Closed from failure
 
-    def _checked(self, call: Call, request: Request) -> Response:
+    def _checked(self, call: RouteCall, request: HttpRequest) -> Response:
         if self._closing.is_set():
             raise Closed
         response = self._transport.exchange(request, answer_within_s=self._patience.answer_s)
         self._reader.check(BY_NAME[call.name], response)
         return response
 
-    def _message(self, call: Call, span: RequestSpan, response: Response) -> Any:
+    def _message(self, call: RouteCall, span: RequestSpan, response: Response) -> Any:
         span.answered(response.status)
         return self._reader.message(BY_NAME[call.name], response)
 
-    def _request(self, call: Call, span: RequestSpan) -> Request:
+    def _request(self, call: RouteCall, span: RequestSpan) -> HttpRequest:
         route = BY_NAME[call.name]
         headers: dict[str, Any] = {VERSION_HEADER: str(PROTOCOL_VERSION), **call.headers}
         headers["User-Agent"] = "tenure"
@@ -179,7 +179,7 @@ class Caller:
             headers["Content-Type"] = "application/json"
             body = encode(call.message)
         query = () if call.query is None else tuple(encode_query(call.query))
-        return Request(
+        return HttpRequest(
             method=route.method,
             path=route.url(**call.parts),
             query=query,
@@ -188,7 +188,7 @@ class Caller:
         )
 
 
-def _traced(call: Call) -> AbstractContextManager[RequestSpan]:
+def _traced(call: RouteCall) -> AbstractContextManager[RequestSpan]:
     route = BY_NAME[call.name]
     return client_span(route.method, route.path)
 

@@ -45,7 +45,7 @@ from tenure.core.schedules import (
     RunSchedule,
     Schedule,
     ScheduleCommand,
-    ScheduleReply,
+    ScheduleOutcome,
 )
 from tenure.core.validation import Limits, check_commands
 from tenure.core.verdicts import Answer, Reply, Verdict
@@ -57,7 +57,7 @@ from tenure.protocol import replies, requests
 from tenure.protocol.codec import encode
 from tenure.protocol.routes import MAX_BATCH_BYTES, route_of
 from tenure.protocol.translation import to_core, to_wire
-from tenure.remote.caller import Call, Caller, NotFound
+from tenure.remote.caller import Caller, NotFound, RouteCall
 from tenure.remote.store import RemoteJobs, RemoteStore
 
 ROOM_BYTES = MAX_BATCH_BYTES - 1024
@@ -87,7 +87,7 @@ def _ask(
 ) -> Reply:
     """Send a request of its own; a 404 means that the job is unknown."""
     try:
-        return read(caller.ask(Call(name=name, parts=parts, message=message)))
+        return read(caller.ask(RouteCall(name=name, parts=parts, message=message)))
     except NotFound:
         return Reply(job=None, cause=Cause.UNKNOWN_JOB)
 
@@ -107,7 +107,7 @@ def _follow_up(caller: Caller, command: FollowUp) -> Reply:
 def _flow(caller: Caller, command: EnqueueFlow) -> Reply:
     message = requests.flow_message(command)
     if command.handler is None:
-        return replies.reply_of(caller.ask(Call(name="flow", message=message)))
+        return replies.reply_of(caller.ask(RouteCall(name="flow", message=message)))
     return _ask(
         caller,
         "handler-flow",
@@ -129,7 +129,7 @@ def _redrive_flow(caller: Caller, command: RedriveFlow) -> Reply:
 def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdict]:
     """Send reports once: a worker retries them by its own rules."""
     for batch in _batches(requests.report_of(command) for command in commands):
-        call = Call(name="report", message=requests.ReportsMessage(reports=batch))
+        call = RouteCall(name="report", message=requests.ReportsMessage(reports=batch))
         answers = caller.ask_once(call).verdicts
         _check_count(len(answers), len(batch))
         yield from (to_core(Verdict, each) for each in answers)
@@ -137,7 +137,7 @@ def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdi
 
 def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
     for batch in _batches(to_wire(requests.EnqueueMessage, command) for command in commands):
-        call = Call(name="enqueue-many", message=requests.EnqueueManyMessage(jobs=batch))
+        call = RouteCall(name="enqueue-many", message=requests.EnqueueManyMessage(jobs=batch))
         yield from _replies(caller, call, len(batch))
 
 
@@ -150,7 +150,7 @@ def _cancel(caller: Caller, commands: Sequence[Cancel]) -> Iterator[Reply]:
             continue
         for start in range(0, len(alike), requests.MAX_CANCELLED):
             batch = alike[start : start + requests.MAX_CANCELLED]
-            call = Call(name="cancel-many", message=requests.cancel_many_message(batch))
+            call = RouteCall(name="cancel-many", message=requests.cancel_many_message(batch))
             yield from _replies(caller, call, len(batch))
 
 
@@ -158,7 +158,7 @@ def _expects_something(command: Cancel) -> bool:
     return command.expected_rev is not None or command.expected_status is not None
 
 
-def _replies(caller: Caller, call: Call, number: int) -> Iterator[Reply]:
+def _replies(caller: Caller, call: RouteCall, number: int) -> Iterator[Reply]:
     """The answers to a request about this many jobs."""
     answers = caller.ask(call).replies
     _check_count(len(answers), number)
@@ -238,7 +238,7 @@ class RemoteCoordinator:
     def why_waiting(self, job: Job) -> str | None:
         """The first reason that the server gives, if the caller may ask for it. [OB32]"""
         try:
-            reply = self._caller.ask(Call(name="wait-reasons", parts={"job_id": job.id}))
+            reply = self._caller.ask(RouteCall(name="wait-reasons", parts={"job_id": job.id}))
         except RequestRefused:
             return None
         return next((reason.sentence for reason in reply.reasons), None)
@@ -266,13 +266,13 @@ class RemoteCoordinator:
         """Submit one command and wait."""
         return self.execute_many([command])[0]
 
-    def change_schedule(self, command: ScheduleCommand) -> ScheduleReply:
+    def change_schedule(self, command: ScheduleCommand) -> ScheduleOutcome:
         """Send a request about a schedule and wait. The actor is the token's."""
         try:
             answer = self._caller.ask(_schedule_call(command))
         except NotFound:
-            return ScheduleReply(schedule=None)
-        return ScheduleReply(schedule=to_core(Schedule, answer.schedule), changed=answer.changed)
+            return ScheduleOutcome(schedule=None)
+        return ScheduleOutcome(schedule=to_core(Schedule, answer.schedule), changed=answer.changed)
 
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
@@ -282,7 +282,7 @@ class RemoteCoordinator:
         since = self._caller.hang_ups  # read now: `end_waits` may be called before a thread is free
 
         def claim() -> ClaimAnswer:
-            call = Call(name="claim", message=requests.claim_message(request, wait_s=wait_s))
+            call = RouteCall(name="claim", message=requests.claim_message(request, wait_s=wait_s))
             reply = self._caller.ask_and_wait(call, wait_s=wait_s, since=since)
             return replies.claim_answer(reply)
 
@@ -294,19 +294,19 @@ class RemoteCoordinator:
         self._caller.hang_up_waiting()
 
 
-def _schedule_call(command: ScheduleCommand) -> Call:
+def _schedule_call(command: ScheduleCommand) -> RouteCall:
     parts = {"schedule": str(command.name)}
     query = requests.NamespaceQuery(namespace=command.namespace)
     match command:
         case PutSchedule():
             message = to_wire(requests.PutScheduleMessage, command)
-            return Call(name="put-schedule", parts=parts, message=message)
+            return RouteCall(name="put-schedule", parts=parts, message=message)
         case RunSchedule():
             run = requests.RunScheduleMessage(job_id=command.job_id)
-            return Call(name="run-schedule", parts=parts, query=query, message=run)
+            return RouteCall(name="run-schedule", parts=parts, query=query, message=run)
         case PauseSchedule() | ResumeSchedule() | RemoveSchedule():
             word = type(command).__name__.removesuffix("Schedule").lower()
-            return Call(name=f"{word}-schedule", parts=parts, query=query)
+            return RouteCall(name=f"{word}-schedule", parts=parts, query=query)
         case _:
             assert_never(command)
 

@@ -52,7 +52,7 @@ from tenure.protocol import LEASE_HEADER, records, replies, requests
 from tenure.protocol.fields import instant, moment
 from tenure.protocol.requests import MAX_FOLLOW_WAIT_S, MAX_PAGE, MAX_WITH_BODIES, BodiesQuery
 from tenure.protocol.translation import to_core, to_wire
-from tenure.remote.caller import Call, Caller, NotFound
+from tenure.remote.caller import Caller, NotFound, RouteCall
 
 _T = TypeVar("_T")
 
@@ -73,7 +73,7 @@ class RemoteStore:
 
     def now(self) -> Instant:
         """The store's clock."""
-        return instant(self._caller.ask(Call(name="time")).now)
+        return instant(self._caller.ask(RouteCall(name="time")).now)
 
 
 class _Part:
@@ -92,7 +92,9 @@ class _Part:
     ) -> _T:
         """Ask by the route of this name; `of` reads its reply. A 404 means `absent`."""
         try:
-            return of(self._caller.ask(Call(name=name, parts=parts, query=query, message=message)))
+            return of(
+                self._caller.ask(RouteCall(name=name, parts=parts, query=query, message=message))
+            )
         except NotFound:
             if absent is None:
                 raise
@@ -122,7 +124,7 @@ class _Part:
         while True:
             some = min(MAX_PAGE, limit - len(found))
             wanted = query(after=after or None, limit=some, namespace=namespace)
-            page = self._caller.ask(Call(name=name, query=wanted))
+            page = self._caller.ask(RouteCall(name=name, query=wanted))
             found += of(page)
             after = page.next_after
             if after is None or len(found) >= limit:
@@ -148,7 +150,7 @@ class RemoteJobs(_Part):
         found: dict[JobId, Resolution] = {}
         for start in range(0, len(ids), MAX_PAGE):
             message = requests.LookupMessage(job_ids=tuple(ids[start : start + MAX_PAGE]))
-            page = self._caller.ask(Call(name="lookup", message=message))
+            page = self._caller.ask(RouteCall(name="lookup", message=message))
             found |= {each.job_id: records.resolution_of(each) for each in page.resolutions}
         return found
 
@@ -170,7 +172,7 @@ class RemoteJobs(_Part):
             some = requests.PeekLeasesMessage(
                 leases=tuple(messages[start : start + requests.MAX_BATCH])
             )
-            found += self._caller.ask(Call(name="peek-leases", message=some)).news
+            found += self._caller.ask(RouteCall(name="peek-leases", message=some)).news
         return found
 
 
@@ -189,7 +191,9 @@ class _Events(_Part):
         try:
             while after_seq is not None:
                 query = requests.EventsQuery(after_seq=after_seq)
-                page = self._caller.ask(Call(name="events", parts={"job_id": job_id}, query=query))
+                page = self._caller.ask(
+                    RouteCall(name="events", parts={"job_id": job_id}, query=query)
+                )
                 found += map(records.event_of, page.events)
                 after_seq = page.next_after_seq
         except NotFound:
@@ -207,7 +211,7 @@ class _Events(_Part):
             oldest_first=not wanted.newest_first,
             after=None if wanted.after is None else wanted.after.text,
         )
-        page = self._caller.ask(Call(name="log", query=query))
+        page = self._caller.ask(RouteCall(name="log", query=query))
         return EventPage(
             events=tuple(map(records.event_of, page.events)),
             next=None if page.next_after is None else parse_event_key(page.next_after),
@@ -218,7 +222,7 @@ class _Events(_Part):
         query = requests.StatsQuery(
             since=moment(span.since), until=moment(span.until), namespace=span.namespace
         )
-        found = self._caller.ask(Call(name="stats", query=query))
+        found = self._caller.ask(RouteCall(name="stats", query=query))
         return EventCounts(until=instant(found.until), counts=found.counts)
 
     def follow(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
@@ -228,7 +232,7 @@ class _Events(_Part):
         wait_s = min(wait_us / MICROSECONDS_PER_SECOND, MAX_FOLLOW_WAIT_S)
         types = tuple(each.word for each in wanted.types)
         query = to_wire(requests.TailQuery, wanted, type=types, wait_s=wait_s)
-        page = self._caller.ask_and_wait(Call(name="tail", query=query), wait_s=wait_s)
+        page = self._caller.ask_and_wait(RouteCall(name="tail", query=query), wait_s=wait_s)
         return TailPage(
             events=tuple(
                 TailedEvent(EventPosition(each.position), records.event_of(each.event))
@@ -240,7 +244,9 @@ class _Events(_Part):
 
     def delay(self) -> TailDelay | None:
         """The server's own answer, if the token may know. [E35]"""
-        reply = self._caller.ask(Call(name="tail", query=requests.TailQuery(newest=0, limit=1)))
+        reply = self._caller.ask(
+            RouteCall(name="tail", query=requests.TailQuery(newest=0, limit=1))
+        )
         return None if reply.delayed_by is None else to_core(TailDelay, reply.delayed_by)
 
 
@@ -313,7 +319,7 @@ class _Views(_Part):
         """A page of jobs, newest first, without their bodies, and where the next page starts; the
         server decides how many are read."""
         query = to_wire(requests.JobsQuery, wanted, bodies=False)
-        page = self._caller.ask(Call(name="jobs", query=query))
+        page = self._caller.ask(RouteCall(name="jobs", query=query))
         resolutions = {each.job_id: records.resolution_of(each) for each in page.resolutions}
         return FoundJobs(_listed(page), page.next_before, resolutions, page.previews)
 
@@ -416,14 +422,14 @@ class _Workers(_Part):
     def see(self, process: WorkerProcess) -> bool:
         """Record that a worker is alive. Returns whether it should drain."""
         message = to_wire(requests.AliveMessage, process)
-        call = Call(name="alive", parts={"worker": process.worker}, message=message)
+        call = RouteCall(name="alive", parts={"worker": process.worker}, message=message)
         return bool(self._caller.ask(call).drain)
 
 
 class _Artifacts(_Part):
     def stage(self, upload: ArtifactUpload) -> Staging:
         """Store an artifact of the attempt; the same name again replaces it."""
-        call = Call(
+        call = RouteCall(
             name="upload-artifact",
             parts={"job_id": upload.job_id, "name": upload.name},
             body=upload.body,
@@ -448,7 +454,7 @@ class _Artifacts(_Part):
         between."""
         for artifact in self.of_job(job_id):
             if artifact.name == name:
-                call = Call(name="artifact", parts={"job_id": job_id, "name": name})
+                call = RouteCall(name="artifact", parts={"job_id": job_id, "name": name})
                 return StoredArtifact(artifact, self._caller.fetch(call))
         return None
 

@@ -37,7 +37,7 @@ PIECE_BYTES = 256 << 10
 POOL_WITHIN_S = 15
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request. Never logged, because it may contain payloads."""
 
     method: str
@@ -124,7 +124,7 @@ class Transport:
             return self._hang_ups
 
     def exchange(
-        self, request: Request, *, answer_within_s: float, since: int | None = None
+        self, request: HttpRequest, *, answer_within_s: float, since: int | None = None
     ) -> Response:
         """Send a request once, unless `hang_up` was called since `since` (default: now). Raises
         `StoreUnavailable` if nothing was sent, `OutcomeUnknown` if it may have been carried out."""
@@ -157,7 +157,7 @@ class Transport:
         except (HTTPError, OSError) as failure:
             raise self._lost(request, failure) from failure
 
-    def _lost(self, request: Request, failure: Exception) -> StoreUnavailable:
+    def _lost(self, request: HttpRequest, failure: Exception) -> StoreUnavailable:
         inner = failure.args[0] if failure.args else None
         if isinstance(failure, SSLError) and isinstance(inner, ssl.SSLCertVerificationError):
             return NotTrusted(

@@ -24,7 +24,7 @@ from tenure.server.calls import RequestContext
 from tenure.server.connections import KNOWN
 from tenure.server.handling import CLOSE, carry_out, in_time, media_type, read_body
 from tenure.server.limits import RequestMemory, ServerSettings
-from tenure.server.problems import Refused
+from tenure.server.problems import RefusedRequest
 from tenure.server.services import Services
 from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_headers
 
@@ -134,7 +134,7 @@ class _Envelope:
 
         # The parser limits heads that arrive in pieces; this limits one that arrives at once. [H43]
         if _head_bytes(scope) > self._settings.max_header_bytes:
-            refused = Refused(
+            refused = RefusedRequest(
                 400, ProblemCode.HEAD_TOO_LARGE, "the head is over the limit", headers=CLOSE
             )
             await problems.response(refused, request_id)(scope, receive, finish)
@@ -223,8 +223,8 @@ class _Endpoint:
         audit.principal.check_route(route)
 
 
-def _not_allowed(methods: Iterable[str]) -> Refused:
-    return Refused(
+def _not_allowed(methods: Iterable[str]) -> RefusedRequest:
+    return RefusedRequest(
         405,
         ProblemCode.METHOD_NOT_ALLOWED,
         "this path does not take this method",
@@ -236,7 +236,7 @@ def _not_allowed(methods: Iterable[str]) -> Refused:
 def _check_version(declared: str | None) -> None:
     """[H2]"""
     if declared is not None and declared != str(PROTOCOL_VERSION):
-        raise Refused(
+        raise RefusedRequest(
             400,
             ProblemCode.UNSUPPORTED_PROTOCOL,
             f"this server speaks version {PROTOCOL_VERSION} of the protocol",
@@ -251,7 +251,7 @@ async def _body(route: Route, services: Services, http: Request, memory: Request
     sent = media_type(http)
     # A web page cannot send this type to another site without a CORS preflight. [H28]
     if route.request_shape is Shape.JSON and sent != "application/json":
-        raise Refused(
+        raise RefusedRequest(
             415,
             ProblemCode.UNSUPPORTED_MEDIA_TYPE,
             "the body must be JSON",
@@ -267,12 +267,12 @@ def check_local(http: Request, *, site: str | None) -> None:
     are of the same site. [H28]"""
     host, origin = http.headers.get("host", ""), http.headers.get("origin")
     if not is_loopback(_host_name(http)):
-        raise Refused(
+        raise RefusedRequest(
             403, ProblemCode.OUT_OF_SCOPE, "this server answers requests to localhost only"
         )
     is_foreign = origin is not None and origin.partition("://")[2] != host
     if is_foreign or site in ("cross-site", "same-site"):
-        raise Refused(
+        raise RefusedRequest(
             403, ProblemCode.OUT_OF_SCOPE, "requests from the pages of other sites are refused"
         )
 
@@ -285,7 +285,7 @@ def _host_name(http: Request) -> str:
 
 async def unknown_route(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a request for a path that nothing has."""
-    refused = Refused(
+    refused = RefusedRequest(
         404,
         ProblemCode.UNKNOWN_ROUTE,
         "no route has this path",

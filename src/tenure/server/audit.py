@@ -11,7 +11,7 @@ from tenure.core.vocabulary import Role
 from tenure.protocol.replies import ProblemCode
 from tenure.protocol.routes import Route
 from tenure.server.principals import Principal
-from tenure.server.problems import Refused
+from tenure.server.problems import RefusedRequest
 from tenure.telemetry.security import SecurityEvent, SecurityLog
 
 MAX_REQUESTED = 1000
@@ -75,7 +75,7 @@ class RequestAudit:
 
     def refused(self, problem: Exception) -> None:
         """The request failed."""
-        if not isinstance(problem, Refused):
+        if not isinstance(problem, RefusedRequest):
             return
         if problem.code is ProblemCode.UNAUTHENTICATED:
             self._note(SecurityEvent.TOKEN_REFUSED, reason=problem.message)

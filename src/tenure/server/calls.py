@@ -72,7 +72,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the answer is sent. A page of this process takes the message of the response."""
 
 
-class Call(RequestContext, frozen=True, kw_only=True):
+class ServerCall(RequestContext, frozen=True, kw_only=True):
     """A request that was authenticated, allowed and read."""
 
     services: Services
@@ -301,7 +301,7 @@ class Call(RequestContext, frozen=True, kw_only=True):
         return await self.services.blocking(made)
 
 
-Handler = Callable[[Call], Awaitable[Response]]
+Handler = Callable[[ServerCall], Awaitable[Response]]
 """What answers the calls of one route."""
 
 

@@ -27,9 +27,9 @@ from tenure.protocol.codec import (
 from tenure.protocol.replies import ProblemCode
 from tenure.protocol.routes import PATH_FIELDS, Route
 from tenure.server import job_routes, schedule_routes, system_routes, worker_routes
-from tenure.server.calls import SMALL_BYTES, Call, Message, RequestContext
+from tenure.server.calls import SMALL_BYTES, Message, RequestContext, ServerCall
 from tenure.server.limits import LARGE_BYTES, RequestMemory
-from tenure.server.problems import Refused, busy
+from tenure.server.problems import RefusedRequest, busy
 from tenure.server.services import Services
 from tenure.server.threads import call_for
 
@@ -39,7 +39,9 @@ CLOSE = {"Connection": "close"}
 def media_type(http: Request) -> str:
     """The media type of the body, without parameters. Raises a 415 problem if it is compressed."""
     if http.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not accepted")
+        raise RefusedRequest(
+            415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not accepted"
+        )
     return http.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -57,18 +59,18 @@ async def read_body(http: Request, most: int, within_s: float, memory: RequestMe
                     raise _too_large(most, http)
                 memory.receive(len(piece))
     except TimeoutError as late:
-        raise Refused(
+        raise RefusedRequest(
             408, ProblemCode.TOO_SLOW, f"the body took longer than {within_s:g} s", headers=CLOSE
         ) from late
     return bytes(body)
 
 
-def _too_large(most: int, http: Request) -> Refused:
+def _too_large(most: int, http: Request) -> RefusedRequest:
     """The 413 problem. Many callers write the whole body before they read the answer, and would see
     a reset instead of it, so the server reads and drops the rest for as long as a head may take.
     A caller that sent `Expect: 100-continue` has not started to send. [H43]"""
     has_asked = "expect" in http.headers
-    return Refused(
+    return RefusedRequest(
         413,
         ProblemCode.TOO_LARGE,
         f"the body is over the limit of {most} bytes",
@@ -108,7 +110,7 @@ async def carry_out(
     message: object = sent
     if route.request is not None:
         message = await _message(services, context, typed_path, sent)
-    call = Call(
+    call = ServerCall(
         **asdict(context),
         services=services,
         path=typed_path,

@@ -23,12 +23,12 @@ from tenure.protocol import records, replies, requests
 from tenure.protocol.routes import ROUTES
 from tenure.protocol.translation import to_core, to_wire
 from tenure.server.calls import (
-    Call,
     Handler,
     ResponseInPieces,
+    ServerCall,
     answer,
 )
-from tenure.server.problems import Refused, out_of_scope
+from tenure.server.problems import RefusedRequest, out_of_scope
 from tenure.server.worker_routes import hidden_jobs
 from tenure.telemetry.tracing import TraceContext
 from tenure.telemetry.unclaimed import WaitReason, reasons_to_wait
@@ -49,7 +49,7 @@ MAX_DECIDED_BYTES = 8 << 20
 whole rows. [H90]"""
 
 
-async def enqueue(call: Call) -> Response:
+async def enqueue(call: ServerCall) -> Response:
     """Make a job: 201, or 200 with the job that exists already."""
     message, traced = call.message(requests.EnqueueMessage), call.span.traced
     command = _enqueue_of(call, message, await call.services.now(), traced=traced)
@@ -57,7 +57,7 @@ async def enqueue(call: Call) -> Response:
     return await _replied(call, reply)
 
 
-async def enqueue_many(call: Call) -> Response:
+async def enqueue_many(call: ServerCall) -> Response:
     """Make jobs, all of them or, where a field is wrong, none."""
     messages = call.message(requests.EnqueueManyMessage).jobs
     came_at = await call.services.now()
@@ -68,14 +68,14 @@ async def enqueue_many(call: Call) -> Response:
     return await _all_replied(call, await _enqueued(call, commands, within="jobs"))
 
 
-async def _replied(call: Call, reply: Reply) -> Response:
+async def _replied(call: ServerCall, reply: Reply) -> Response:
     """The answer to a request about one job. It has no bodies: reads have them."""
     reply = _visible(call, reply)
     message = replies.job_reply(reply, now=await call.services.now(), bodies=False)
     return answer(message, _status(call, reply))
 
 
-async def _all_replied(call: Call, received: Sequence[Reply]) -> Response:
+async def _all_replied(call: ServerCall, received: Sequence[Reply]) -> Response:
     now = await call.services.now()
     return await call.answer_about(
         lambda: replies.JobsReply(
@@ -87,7 +87,7 @@ async def _all_replied(call: Call, received: Sequence[Reply]) -> Response:
     )
 
 
-async def flow(call: Call) -> Response:
+async def flow(call: ServerCall) -> Response:
     """Make jobs that wait for each other, all of them or none: 201, or 200 if they exist."""
     message = call.message(requests.FlowMessage)
     if any(member.job.job_id is None for member in message.jobs):
@@ -97,7 +97,7 @@ async def flow(call: Call) -> Response:
     return await _replied(call, reply)
 
 
-async def handler_flow(call: Call) -> Response:
+async def handler_flow(call: ServerCall) -> Response:
     """Make a flow from a job's handler: 201, or 200 if an earlier attempt made it."""
     message = call.message(requests.HandlerFlowMessage)
     if any(member.job.job_id is not None for member in message.jobs):
@@ -118,7 +118,7 @@ async def handler_flow(call: Call) -> Response:
 
 
 async def _members_of(
-    call: Call, members: Sequence[requests.FlowMemberMessage], *, traced: TraceContext
+    call: ServerCall, members: Sequence[requests.FlowMemberMessage], *, traced: TraceContext
 ) -> list[Enqueue]:
     now = await call.services.now()
     return await call.work(
@@ -126,7 +126,7 @@ async def _members_of(
     )
 
 
-async def _made(call: Call, command: EnqueueFlow) -> Reply:
+async def _made(call: ServerCall, command: EnqueueFlow) -> Reply:
     """The reply to a request for a flow. Parents that the caller may not see are refused as if they
     did not exist. [H41]"""
     jobs = [member.job for member in command.members]
@@ -145,7 +145,7 @@ async def _made(call: Call, command: EnqueueFlow) -> Reply:
     return reply
 
 
-async def flows(call: Call) -> Response:
+async def flows(call: ServerCall) -> Response:
     """List flows. They have no queue and no kind, so no limited token may ask. [FL9]"""
     query, namespace = call.query(requests.FlowsQuery), call.namespace()
     before = None if query.before is None else FlowId(query.before.lower())
@@ -158,7 +158,7 @@ async def flows(call: Call) -> Response:
     return await call.list_answer(replies.FlowsReply, replies.flow_summary_record, found)
 
 
-async def show_flow(call: Call) -> Response:
+async def show_flow(call: ServerCall) -> Response:
     """Read a flow with the jobs of it that are within the caller's scope."""
     flow_id, namespace = FlowId(call.path["flow_id"].lower()), call.namespace()
     view = await call.services.listing(lambda: call.store.flows.load(namespace, flow_id))
@@ -171,7 +171,7 @@ async def show_flow(call: Call) -> Response:
     return await call.large_answer(lambda: replies.flow_reply(visible))
 
 
-def _visible_steps(call: Call, steps: tuple[FlowStep, ...]) -> tuple[FlowStep, ...]:
+def _visible_steps(call: ServerCall, steps: tuple[FlowStep, ...]) -> tuple[FlowStep, ...]:
     """The jobs of a flow that the caller may see; they name no others. [H41]"""
     if not call.principal.is_limited:
         return steps
@@ -183,7 +183,7 @@ def _visible_steps(call: Call, steps: tuple[FlowStep, ...]) -> tuple[FlowStep, .
     )
 
 
-async def redrive_flow(call: Call) -> Response:
+async def redrive_flow(call: ServerCall) -> Response:
     """Redrive a flow: 201, or 200 if this request was carried out before. A token of some queues or
     kinds redrives only flows all of whose jobs, and all jobs that their ends make, are in these."""
     flow_id, namespace = FlowId(call.path["flow_id"].lower()), call.namespace()
@@ -210,7 +210,7 @@ async def redrive_flow(call: Call) -> Response:
     return answer(replies.flow_redrive_reply(reply), _status(call, reply))
 
 
-async def follow_up(call: Call) -> Response:
+async def follow_up(call: ServerCall) -> Response:
     """Make a job from another job's handler: 201, or 200 with the job that exists already."""
     message = call.message(requests.FollowUpMessage)
     if message.job.job_id is not None:
@@ -232,7 +232,7 @@ def _lower(job_id: _Id | None) -> _Id | None:
 
 
 def _enqueue_of(
-    call: Call, message: requests.EnqueueMessage, now: Instant, *, traced: TraceContext
+    call: ServerCall, message: requests.EnqueueMessage, now: Instant, *, traced: TraceContext
 ) -> Enqueue:
     call.principal.check_queues([message.queue])
     call.principal.check_kinds([message.kind])
@@ -257,7 +257,9 @@ def _labelled(message: requests.EnqueueMessage, traced: TraceContext) -> request
     )
 
 
-async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = "") -> list[Reply]:
+async def _enqueued(
+    call: ServerCall, commands: Sequence[Enqueue], *, within: str = ""
+) -> list[Reply]:
     await _check_limits(call, commands)
     answers = await call.decide(commands, within=within)
     received = [reply for reply in answers if isinstance(reply, Reply)]
@@ -270,14 +272,14 @@ async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = ""
     return received
 
 
-async def _check_limits(call: Call, jobs: Sequence[Enqueue]) -> None:
+async def _check_limits(call: ServerCall, jobs: Sequence[Enqueue]) -> None:
     """Refuse jobs that need a queue too many. [H77]"""
     for namespace in {job.namespace for job in jobs}:
         of_namespace = [job for job in jobs if job.namespace == namespace]
         await call.services.namespace_limits.check_jobs(namespace, of_namespace)
 
 
-def _visible(call: Call, reply: Reply) -> Reply:
+def _visible(call: ServerCall, reply: Reply) -> Reply:
     """The reply without a job that the caller may not see: one of another namespace with the same
     id, or the holder of a dedupe key, of which the caller only learns that it exists. [D6]"""
     if reply.job is None or call.principal.sees(reply.job):
@@ -287,7 +289,7 @@ def _visible(call: Call, reply: Reply) -> Reply:
     return msgspec.structs.replace(reply, job=None)
 
 
-def _status(call: Call, reply: Reply) -> int:
+def _status(call: ServerCall, reply: Reply) -> int:
     """[H5]"""
     if reply.cause is not None:
         return 409
@@ -297,7 +299,7 @@ def _status(call: Call, reply: Reply) -> int:
 # --- Deciding about jobs -----------------------------------------------------------------------
 
 
-async def decide(call: Call) -> Response:
+async def decide(call: ServerCall) -> Response:
     """Carry out the route's command about one job."""
     job = await call.job()
     if call.route.command is Redrive:
@@ -315,7 +317,7 @@ async def decide(call: Call) -> Response:
     return await _replied(call, reply)
 
 
-async def cancel_many(call: Call) -> Response:
+async def cancel_many(call: ServerCall) -> Response:
     """Stop jobs, in groups whose bodies fit into memory. Those out of the caller's scope are
     unknown. [H90]"""
     commands = requests.cancel_commands(call.message(requests.CancelManyMessage), call.actor)
@@ -331,7 +333,7 @@ async def cancel_many(call: Call) -> Response:
 
 
 async def _decide_in_groups(
-    call: Call, commands: Sequence[Cancel], sizes: Mapping[JobId, int]
+    call: ServerCall, commands: Sequence[Cancel], sizes: Mapping[JobId, int]
 ) -> list[Reply]:
     """The replies without bodies. Only one group's rows are in memory at a time. [H90]"""
     received: list[Reply] = []
@@ -373,7 +375,7 @@ def _without_bodies(reply: Reply) -> Reply:
 # --- Reading jobs ------------------------------------------------------------------------------
 
 
-async def job(call: Call) -> Response:
+async def job(call: ServerCall) -> Response:
     """Read a job."""
     bodies = call.check_bodies_wanted()
     found = await call.job(bodies=bodies)
@@ -386,7 +388,7 @@ async def job(call: Call) -> Response:
     return answer(replies.job_reply(reply, now=await call.services.now(), bodies=bodies))
 
 
-async def lookup(call: Call) -> Response:
+async def lookup(call: ServerCall) -> Response:
     """Read several jobs; omits those out of the caller's scope."""
     ids = list(
         dict.fromkeys(JobId(each.lower()) for each in call.message(requests.LookupMessage).job_ids)
@@ -406,7 +408,7 @@ async def lookup(call: Call) -> Response:
     )
 
 
-async def jobs(call: Call) -> Response:
+async def jobs(call: ServerCall) -> Response:
     """List jobs."""
     query = call.query(requests.JobsQuery)
     call.principal.check_bodies(wanted=query.previews, field="previews")
@@ -422,7 +424,7 @@ async def jobs(call: Call) -> Response:
     )
 
 
-async def dead_letters(call: Call) -> Response:
+async def dead_letters(call: ServerCall) -> Response:
     """List dead letters."""
     query = call.query(requests.DeadLettersQuery)
     found = await _listed(call, query, statuses=(JobStatus.DEAD_LETTERED,))
@@ -438,7 +440,7 @@ async def dead_letters(call: Call) -> Response:
 
 
 async def _listed(
-    call: Call, query: requests.JobListQuery, *, statuses: tuple[JobStatus, ...]
+    call: ServerCall, query: requests.JobListQuery, *, statuses: tuple[JobStatus, ...]
 ) -> FoundJobs:
     call.check_with_bodies("limit", query.limit)
     wanted = to_core(
@@ -454,7 +456,7 @@ async def _listed(
     return await call.listed_jobs(wanted)
 
 
-async def events(call: Call) -> Response:
+async def events(call: ServerCall) -> Response:
     """Read a job's log."""
     job = await call.job()
     query = call.query(requests.EventsQuery)
@@ -471,7 +473,7 @@ async def events(call: Call) -> Response:
     )
 
 
-async def observations(call: Call) -> Response:
+async def observations(call: ServerCall) -> Response:
     """Read what is kept beside a job's log."""
     bodies = call.check_bodies_wanted()
     await call.job()
@@ -482,7 +484,7 @@ async def observations(call: Call) -> Response:
     return await call.list_answer(replies.ObservationsReply, record, found)
 
 
-async def verify_one(call: Call) -> Response:
+async def verify_one(call: ServerCall) -> Response:
     """Check a job's row and log. [X4]"""
     job = await call.job()
     report = await call.services.listing(lambda: verify_job(call.store, job.id))
@@ -498,7 +500,7 @@ async def verify_one(call: Call) -> Response:
     )
 
 
-async def wait_reasons(call: Call) -> Response:
+async def wait_reasons(call: ServerCall) -> Response:
     """Why a job waits, and which jobs it waits for, as far as the caller may see them. [OB32]"""
     job = await call.job()
     found = await call.services.listing(lambda: reasons_to_wait(call.store, job))
@@ -513,7 +515,7 @@ async def wait_reasons(call: Call) -> Response:
     return answer(replies.WaitReasonsReply(reasons=tuple(map(record, found))))
 
 
-async def logs(call: Call) -> Response:
+async def logs(call: ServerCall) -> Response:
     """Read the output of a job's attempts."""
     await call.job()
     found = await call.services.blocking(lambda: call.store.artifacts.logs(call.job_id))
@@ -521,7 +523,7 @@ async def logs(call: Call) -> Response:
     return await call.large_answer(lambda: replies.LogsReply(logs=tuple(found)))
 
 
-async def artifacts(call: Call) -> Response:
+async def artifacts(call: ServerCall) -> Response:
     """List a job's artifacts."""
     await call.job()
     found = await call.services.blocking(lambda: call.store.artifacts.of_job(call.job_id))
@@ -529,11 +531,11 @@ async def artifacts(call: Call) -> Response:
     return await call.list_answer(replies.ArtifactsReply, record, found)
 
 
-async def artifact(call: Call) -> Response:
+async def artifact(call: ServerCall) -> Response:
     """Download an artifact. It is untrusted: the headers keep browsers from running it. [H71]"""
     wanted_as = call.http.headers.get("sec-fetch-dest")
     if wanted_as not in DOWNLOADS:
-        raise Refused(
+        raise RefusedRequest(
             403,
             replies.ProblemCode.OUT_OF_SCOPE,
             "an artifact is a download: no page may use it as a script, a style or a frame",
@@ -542,7 +544,7 @@ async def artifact(call: Call) -> Response:
     name = call.path["name"]
     found = await call.services.blocking(lambda: call.store.artifacts.load(call.job_id, name))
     if found is None:
-        raise Refused(
+        raise RefusedRequest(
             404, replies.ProblemCode.UNKNOWN_ARTIFACT, f"job {call.job_id} has no artifact {name}"
         )
     headers = {

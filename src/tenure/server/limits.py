@@ -30,8 +30,8 @@ from tenure.core.tokens import Token, TokenId
 from tenure.core.workers import ListedWorker, WorkerKey, WorkerProcess
 from tenure.ports import Store
 from tenure.protocol.replies import ProblemCode
-from tenure.server.problems import Refused, busy, too_many
-from tenure.server.threads import Blocking, Caller, Shares
+from tenure.server.problems import RefusedRequest, busy, too_many
+from tenure.server.threads import Blocking, Requester, Shares
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,11 +194,11 @@ class MemoryLimit:
         finally:
             self.free(memory.caller, memory.in_bytes + memory.read_bytes + memory.out_bytes)
 
-    def free(self, caller: Caller | None, amount_bytes: int) -> None:
+    def free(self, caller: Requester | None, amount_bytes: int) -> None:
         """Stop counting these bytes."""
         self._shares.give_back(caller, amount_bytes)
 
-    def take(self, caller: Caller | None, amount_bytes: int, *, is_large: bool) -> None:
+    def take(self, caller: Requester | None, amount_bytes: int, *, is_large: bool) -> None:
         """Count these bytes. Raises a 503 problem if they are part of something large and there is
         no room for them, or not in the caller's share."""
         if is_large and not self._shares.has_room(caller, amount_bytes):
@@ -211,12 +211,12 @@ class RequestMemory:
 
     def __init__(self, memory: MemoryLimit) -> None:
         self._memory = memory
-        self.caller: Caller | None = None
+        self.caller: Requester | None = None
         self.in_bytes = 0
         self.read_bytes = 0
         self.out_bytes = 0
 
-    def belongs_to(self, caller: Caller | None) -> None:
+    def belongs_to(self, caller: Requester | None) -> None:
         """Count the request as this caller's, also what it has used before its sender was known."""
         used_bytes = self.in_bytes + self.read_bytes + self.out_bytes
         self._memory.free(self.caller, used_bytes)
@@ -297,7 +297,7 @@ class NamespaceLimits:
         """Raise if these jobs, or jobs that their ends make, need a queue too many."""
         try:
             await self.check_queues(namespace, [name for job in jobs for name in _queues_of(job)])
-        except Refused:
+        except RefusedRequest:
             ids = [job.job_id for job in jobs]
             made = await self._blocking(lambda: self._store.jobs.read(ids, bodies=False))
             new = [job for job in jobs if job.job_id not in made]  # the others are repeated
@@ -352,7 +352,7 @@ class NamespaceLimits:
         if count + len(unknown) > limit:
             new = unknown.difference(await self._blocking(existing))
             if new and count + len(new) > limit:
-                raise Refused(
+                raise RefusedRequest(
                     422,
                     what.code,
                     f"this namespace has {limit} {what.noun}, which is the limit",

@@ -31,7 +31,7 @@ from tenure.ports import Store
 from tenure.protocol.routes import Limit, Route
 from tenure.server.limits import ServerSettings
 from tenure.server.problems import out_of_scope, too_many_unknown_tokens, unauthenticated
-from tenure.server.threads import Blocking, Caller
+from tenure.server.threads import Blocking, Requester
 
 ANONYMOUS_NAME = "anonymous"
 
@@ -49,9 +49,9 @@ class Principal(msgspec.Struct, frozen=True):
         return None if self.token is None else self.token.id
 
     @property
-    def caller(self) -> Caller | None:
+    def caller(self) -> Requester | None:
         """Whose share of the server its requests use; no one's without a token."""
-        return None if self.token is None else Caller(self.token.namespace, self.token.id)
+        return None if self.token is None else Requester(self.token.namespace, self.token.id)
 
     @property
     def is_limited(self) -> bool:

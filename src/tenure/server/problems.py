@@ -32,7 +32,7 @@ _TRANSPORT = frozenset({408, 425, 429})
 RETRY_AFTER_S = 1
 
 
-class Refused(TenureError):
+class RefusedRequest(TenureError):
     """The server refuses the request before it asks the coordinator."""
 
     nothing_changed = True
@@ -54,9 +54,9 @@ class Refused(TenureError):
         self.headers = headers or {}
 
 
-def unauthenticated(message: str) -> Refused:
+def unauthenticated(message: str) -> RefusedRequest:
     """401, for a missing and for an invalid token alike: the caller does not learn which."""
-    return Refused(
+    return RefusedRequest(
         401,
         ProblemCode.UNAUTHENTICATED,
         message,
@@ -67,40 +67,40 @@ def unauthenticated(message: str) -> Refused:
 
 def out_of_scope(
     message: str, *, field: str | None = None, hint: str = "see `tenure tokens ls`"
-) -> Refused:
+) -> RefusedRequest:
     """403: the token may not do this."""
-    return Refused(403, ProblemCode.OUT_OF_SCOPE, message, field=field, hint=hint)
+    return RefusedRequest(403, ProblemCode.OUT_OF_SCOPE, message, field=field, hint=hint)
 
 
-def too_many(code: ProblemCode, message: str, *, hint: str) -> Refused:
+def too_many(code: ProblemCode, message: str, *, hint: str) -> RefusedRequest:
     """429: too much at once; the same request can be sent again."""
-    return Refused(429, code, message, hint=hint, headers=_retry())
+    return RefusedRequest(429, code, message, hint=hint, headers=_retry())
 
 
-def too_many_unknown_tokens() -> Refused:
+def too_many_unknown_tokens() -> RefusedRequest:
     """503: too many tokens that this server does not know yet wait to be looked up. [H30]"""
     return _unavailable(ProblemCode.BUSY, "too many unknown tokens wait to be looked up")
 
 
-def shutting_down() -> Refused:
+def shutting_down() -> RefusedRequest:
     """503: the server is shutting down."""
     return _unavailable(ProblemCode.SHUTTING_DOWN, "this server is shutting down")
 
 
-def not_ready() -> Refused:
+def not_ready() -> RefusedRequest:
     """503: the store cannot be written."""
     return _unavailable(ProblemCode.NOT_READY, "the store cannot be written")
 
 
-def busy() -> Refused:
+def busy() -> RefusedRequest:
     """503: no memory left for another large body. [H45]"""
     message = "this server has no memory left for another large body"
     return _unavailable(ProblemCode.BUSY, message, Connection="close")
 
 
-def _unavailable(code: ProblemCode, message: str, **headers: str) -> Refused:
+def _unavailable(code: ProblemCode, message: str, **headers: str) -> RefusedRequest:
     hint = "send the same request again later"
-    return Refused(503, code, message, hint=hint, headers=_retry() | headers)
+    return RefusedRequest(503, code, message, hint=hint, headers=_retry() | headers)
 
 
 def new_request_id() -> str:
@@ -130,7 +130,7 @@ def log(problem: BaseException, status: int, request_id: str) -> None:
 def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
     """Status, body and headers for an error."""
     match problem:
-        case Refused():
+        case RefusedRequest():
             body = msgspec.structs.replace(_plain(problem), field=problem.field)
             return problem.status, body, problem.headers
         case InvalidInput():

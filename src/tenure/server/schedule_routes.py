@@ -18,7 +18,7 @@ from tenure.core.schedules import (
     RunSchedule,
     Schedule,
     ScheduleCommand,
-    ScheduleReply,
+    ScheduleOutcome,
     upcoming_times,
 )
 from tenure.core.vocabulary import Role
@@ -26,11 +26,10 @@ from tenure.errors import InvalidInput
 from tenure.protocol import requests
 from tenure.protocol.fields import moment
 from tenure.protocol.records import schedule_record
-from tenure.protocol.replies import ProblemCode, SchedulesReply
-from tenure.protocol.replies import ScheduleReply as ScheduleMessage
+from tenure.protocol.replies import ProblemCode, ScheduleReply, SchedulesReply
 from tenure.protocol.translation import to_core
-from tenure.server.calls import Call, Handler, answer
-from tenure.server.problems import Refused, out_of_scope
+from tenure.server.calls import Handler, ServerCall, answer
+from tenure.server.problems import RefusedRequest, out_of_scope
 
 ROW_BYTES = 2 << 10
 """About how much memory a schedule takes without its payload."""
@@ -39,7 +38,7 @@ ROWS_AT_ONCE = 500
 """Schedules that are read and counted at a time."""
 
 
-async def schedules(call: Call) -> Response:
+async def schedules(call: ServerCall) -> Response:
     """List schedules within the caller's scope."""
     query, namespace = call.query(requests.SchedulesQuery), call.namespace()
 
@@ -56,12 +55,12 @@ async def schedules(call: Call) -> Response:
     return await call.list_answer(SchedulesReply, record, found, next_after=next_after)
 
 
-async def schedule(call: Call) -> Response:
+async def schedule(call: ServerCall) -> Response:
     """Read a schedule."""
-    return await _answer(call, ScheduleReply(schedule=await _find(call)))
+    return await _answer(call, ScheduleOutcome(schedule=await _find(call)))
 
 
-async def put_schedule(call: Call) -> Response:
+async def put_schedule(call: ServerCall) -> Response:
     """Make a schedule, or change it."""
     message, principal = call.message(requests.PutScheduleMessage), call.principal
     principal.check_queues([message.queue])
@@ -78,7 +77,7 @@ async def put_schedule(call: Call) -> Response:
     return await _decided(call, command)
 
 
-async def _check_limits(call: Call, command: PutSchedule, before: Schedule | None) -> None:
+async def _check_limits(call: ServerCall, command: PutSchedule, before: Schedule | None) -> None:
     """Refuse a schedule too many, or one whose jobs need a queue too many; an unchanged one
     passes. [H77]"""
     limits = call.services.namespace_limits
@@ -100,7 +99,7 @@ _CHANGES: dict[str, type[PauseSchedule] | type[ResumeSchedule] | type[RemoveSche
 }
 
 
-async def change_schedule(call: Call) -> Response:
+async def change_schedule(call: ServerCall) -> Response:
     """Pause, resume or remove a schedule, by the route."""
     kind = _CHANGES[call.route.name]
     return await _decided(
@@ -108,7 +107,7 @@ async def change_schedule(call: Call) -> Response:
     )
 
 
-async def run_schedule(call: Call) -> Response:
+async def run_schedule(call: ServerCall) -> Response:
     """Make a job of a schedule now."""
     job_id = call.message(requests.RunScheduleMessage).job_id
     if job_id is None:
@@ -123,7 +122,7 @@ async def run_schedule(call: Call) -> Response:
 
 
 async def _decided(
-    call: Call, command: ScheduleCommand, *, job_id: JobId | None = None
+    call: ServerCall, command: ScheduleCommand, *, job_id: JobId | None = None
 ) -> Response:
     # A revocation pauses what the token scheduled; nothing may be added after it. [H79]
     is_lasting = isinstance(command, PutSchedule | ResumeSchedule)
@@ -146,12 +145,12 @@ async def _decided(
     return await _answer(call, reply, job_id=job_id)
 
 
-async def _check_not_revoked_meanwhile(call: Call) -> None:
+async def _check_not_revoked_meanwhile(call: ServerCall) -> None:
     """The write may have waited while the token was revoked. A revocation that is repeated pauses
     what was written since."""
     try:
         await call.services.authenticator.check_still_valid(call.principal, ask=True)
-    except Refused:
+    except RefusedRequest:
         token = call.principal.token
         assert token is not None
         loaded = await call.services.blocking(lambda: call.store.tokens.load(token.id))
@@ -160,10 +159,12 @@ async def _check_not_revoked_meanwhile(call: Call) -> None:
         raise
 
 
-async def _answer(call: Call, reply: ScheduleReply, *, job_id: JobId | None = None) -> Response:
+async def _answer(
+    call: ServerCall, reply: ScheduleOutcome, *, job_id: JobId | None = None
+) -> Response:
     found = reply.schedule
     assert found is not None
-    message = ScheduleMessage(
+    message = ScheduleReply(
         schedule=schedule_record(found, bodies=call.principal.sees_bodies),
         next_times=tuple(map(moment, upcoming_times(found))),
         changed=reply.changed,
@@ -172,21 +173,21 @@ async def _answer(call: Call, reply: ScheduleReply, *, job_id: JobId | None = No
     return answer(message)
 
 
-async def _find(call: Call) -> Schedule:
+async def _find(call: ServerCall) -> Schedule:
     """The schedule that the path names."""
     name, namespace = _name(call), call.namespace()
     loaded = await call.services.blocking(lambda: call.store.schedules.load(namespace, name))
     return _visible(call, name, loaded.schedule)
 
 
-def _visible(call: Call, name: ScheduleName, found: Schedule | None) -> Schedule:
+def _visible(call: ServerCall, name: ScheduleName, found: Schedule | None) -> Schedule:
     """The schedule, if it is there for this caller. [SC13]"""
     if found is None or found.removed_at is not None or not _sees(call, found):
         raise _unknown(name)
     return found
 
 
-def _check_scope(call: Call, command: ScheduleCommand, found: Schedule | None) -> None:
+def _check_scope(call: ServerCall, command: ScheduleCommand, found: Schedule | None) -> None:
     """Raise unless the caller may change the schedule, and make its jobs and what follows from
     them if the command does. [SC13] [H70]"""
     if isinstance(command, PutSchedule):
@@ -199,16 +200,16 @@ def _check_scope(call: Call, command: ScheduleCommand, found: Schedule | None) -
         call.principal.check_job_ends(visible.spec.policy, visible.spec.on_dead_letter)
 
 
-def _name(call: Call) -> ScheduleName:
+def _name(call: ServerCall) -> ScheduleName:
     return ScheduleName(call.path["schedule"])
 
 
-def _sees(call: Call, found: Schedule) -> bool:
+def _sees(call: ServerCall, found: Schedule) -> bool:
     return call.principal.sees_work(found.spec.queue, found.spec.kind)
 
 
-def _unknown(name: ScheduleName) -> Refused:
-    return Refused(404, ProblemCode.UNKNOWN_SCHEDULE, f"there is no schedule {name}")
+def _unknown(name: ScheduleName) -> RefusedRequest:
+    return RefusedRequest(404, ProblemCode.UNKNOWN_SCHEDULE, f"there is no schedule {name}")
 
 
 HANDLERS: dict[str, Handler] = {

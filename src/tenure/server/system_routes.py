@@ -30,9 +30,9 @@ from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
 from tenure.protocol.translation import to_core, to_wire
-from tenure.server.calls import Call, Handler, ResponseInPieces, answer
+from tenure.server.calls import Handler, ResponseInPieces, ServerCall, answer
 from tenure.server.limits import workers_named
-from tenure.server.problems import Refused, not_ready, shutting_down
+from tenure.server.problems import RefusedRequest, not_ready, shutting_down
 from tenure.telemetry.metrics import CONTENT_TYPE
 
 COUNT_BYTES = 256
@@ -48,7 +48,7 @@ WORKERS_AT_ONCE = 50
 """Rows that are read and counted at a time. A worker may have 64 KiB of names."""
 
 
-async def queues(call: Call) -> Response:
+async def queues(call: ServerCall) -> Response:
     """List queues within the caller's scope."""
     query, namespace = call.query(requests.QueuesQuery), call.namespace()
 
@@ -66,7 +66,7 @@ async def queues(call: Call) -> Response:
     )
 
 
-async def put_queue(call: Call) -> Response:
+async def put_queue(call: ServerCall) -> Response:
     """Pause, resume or limit a queue, by the route and the message."""
     name, namespace = QueueName(call.path["queue"]), call.namespace()
     call.principal.check_queues([name])
@@ -99,7 +99,7 @@ def _rate(rate: str | UnsetType | None, burst: int | None) -> Rate | UnsetType |
     return rate
 
 
-async def kinds(call: Call) -> Response:
+async def kinds(call: ServerCall) -> Response:
     """List what is set for kinds within the caller's scope."""
     namespace = call.namespace()
     found = await call.services.listing(lambda: call.store.settings.kinds(namespace))
@@ -107,7 +107,7 @@ async def kinds(call: Call) -> Response:
     return await call.list_answer(replies.KindsReply, records.kind_record, seen)
 
 
-async def put_kind(call: Call) -> Response:
+async def put_kind(call: ServerCall) -> Response:
     """Set what holds for a kind; a worker declares it, which writes only what is new. [RL6]"""
     kind, namespace = Kind(call.path["kind"]), call.namespace()
     only_new = call.route.name == "declare-kind"
@@ -138,7 +138,7 @@ async def put_kind(call: Call) -> Response:
     return answer(records.kind_record(kept))
 
 
-async def workers(call: Call) -> Response:
+async def workers(call: ServerCall) -> Response:
     """List workers within the caller's scope."""
     query, namespace = call.query(requests.WorkersQuery), call.namespace()
     found, next_key = await call.page(
@@ -166,7 +166,7 @@ def _worker_bytes(worker: ListedWorker) -> int:
     return WORKER_BYTES + sum(NAME_BYTES + len(name) for name in names)
 
 
-async def log(call: Call) -> Response:
+async def log(call: ServerCall) -> Response:
     """List events of all jobs within the caller's scope. [E9]"""
     query = call.query(requests.LogQuery)
     wanted = to_core(
@@ -186,7 +186,7 @@ async def log(call: Call) -> Response:
     )
 
 
-async def tail(call: Call) -> Response:
+async def tail(call: ServerCall) -> Response:
     """Follow the events of all jobs within the caller's scope. [E10]"""
     query = call.query(requests.TailQuery)
     wanted = to_core(
@@ -222,7 +222,7 @@ async def tail(call: Call) -> Response:
     )
 
 
-async def stats(call: Call) -> Response:
+async def stats(call: ServerCall) -> Response:
     """Count the events of a span of time within the caller's scope. [OB25]"""
     query, namespace = call.query(requests.StatsQuery), call.namespace()
     since, until = optional_instant(query.since), optional_instant(query.until)
@@ -241,7 +241,7 @@ async def stats(call: Call) -> Response:
     return await call.large_answer(lambda: reply)
 
 
-async def overview(call: Call) -> Response:
+async def overview(call: ServerCall) -> Response:
     """What the jobs within the caller's scope are doing; callers who may see the same share the
     answer. [OB30]"""
     wanted = to_core(OverviewFilter, call.query(requests.OverviewQuery), **_scope(call))
@@ -249,7 +249,7 @@ async def overview(call: Call) -> Response:
     return await call.large_answer(lambda: to_wire(records.OverviewReply, found))
 
 
-async def dead_letter_groups(call: Call) -> Response:
+async def dead_letter_groups(call: ServerCall) -> Response:
     """Unresolved dead letters by kind and error, within the caller's scope. [OB31]"""
     query = call.query(requests.DeadLetterGroupsQuery)
     wanted = to_core(DeadLetterGroupFilter, query, **_scope(call))
@@ -257,7 +257,7 @@ async def dead_letter_groups(call: Call) -> Response:
     return await call.large_answer(lambda: to_wire(records.DeadLetterGroupsReply, found))
 
 
-def _scope(call: Call) -> dict[str, Any]:
+def _scope(call: ServerCall) -> dict[str, Any]:
     """The namespace, queues and kinds that a query is about: the ones that it names, or else all
     of the caller's. [H41]"""
     query, principal = call.parameters, call.principal
@@ -270,25 +270,27 @@ def _scope(call: Call) -> dict[str, Any]:
     }
 
 
-async def drain(call: Call) -> Response:
+async def drain(call: ServerCall) -> Response:
     """Ask a worker to finish and stop."""
     worker, namespace = WorkerId(call.path["worker"]), call.namespace()
     named = await call.services.blocking(lambda: workers_named(call.store, namespace, worker))
     if not any(map(call.principal.sees_worker, named)):
-        raise Refused(404, replies.ProblemCode.UNKNOWN_WORKER, f"there is no worker {worker}")
+        raise RefusedRequest(
+            404, replies.ProblemCode.UNKNOWN_WORKER, f"there is no worker {worker}"
+        )
     for each in named:
         call.principal.check_worker(each)
     await call.services.blocking(lambda: call.store.workers.drain(namespace, worker))
     return answer(replies.DrainReply(worker=worker))
 
 
-async def time(call: Call) -> Response:
+async def time(call: ServerCall) -> Response:
     """Read the store's clock."""
     now = await call.services.blocking(call.store.now)
     return answer(replies.TimeReply(now=moment(now)))
 
 
-async def description(call: Call) -> Response:
+async def description(call: ServerCall) -> Response:
     """The OpenAPI description."""
     return ResponseInPieces(
         await call.services.blocking(_description), 200, media_type="application/json"
@@ -300,19 +302,19 @@ def _description() -> bytes:
     return encode(openapi())
 
 
-async def metrics(call: Call) -> Response:
+async def metrics(call: ServerCall) -> Response:
     """The metrics, for Prometheus."""
     namespace = call.principal.measured_namespace()
     text = await call.services.measuring(lambda: call.services.metrics(namespace))
     return Response(text, 200, media_type=CONTENT_TYPE)
 
 
-async def healthz(call: Call) -> Response:
+async def healthz(call: ServerCall) -> Response:
     """Say that the server is alive."""
     return answer(replies.HealthReply(status="ok"))
 
 
-async def readyz(call: Call) -> Response:
+async def readyz(call: ServerCall) -> Response:
     """Say whether the server is ready: the store can be written, and the server is not shutting
     down. Answered from memory, without asking the store. [H88]"""
     if call.services.is_stopping:

@@ -24,10 +24,10 @@ OF_NAMESPACE = 3 / 4
 OF_TOKEN = 1 / 2
 """Of everything that is shared, the most that one token may have."""
 
-_K = TypeVar("_K", Namespace, "Caller")
+_K = TypeVar("_K", Namespace, "Requester")
 
 
-class Caller(msgspec.Struct, frozen=True):
+class Requester(msgspec.Struct, frozen=True):
     """For whom something is used."""
 
     namespace: Namespace
@@ -44,9 +44,9 @@ class Shares:
         self._of_token = max(1, int(whole * OF_TOKEN))
         self.used = 0
         self._by_namespace: Counter[Namespace] = Counter()
-        self._by_token: Counter[Caller] = Counter()
+        self._by_token: Counter[Requester] = Counter()
 
-    def has_room(self, caller: Caller | None, amount: int = 1) -> bool:
+    def has_room(self, caller: Requester | None, amount: int = 1) -> bool:
         """Whether this caller may use `amount` more."""
         if self.used + amount > self._whole:
             return False
@@ -55,20 +55,20 @@ class Shares:
         of_namespace, of_token = self.used_by(caller)
         return of_namespace + amount <= self._of_namespace and of_token + amount <= self._of_token
 
-    def used_by(self, caller: Caller | None) -> tuple[int, int]:
+    def used_by(self, caller: Requester | None) -> tuple[int, int]:
         """How much the caller's namespace uses, and its token."""
         if caller is None:
             return 0, 0
         return self._by_namespace[caller.namespace], self._by_token[caller]
 
-    def take(self, caller: Caller | None, amount: int = 1) -> None:
+    def take(self, caller: Requester | None, amount: int = 1) -> None:
         """Count `amount` as used, whether or not there is room; a negative one is given back."""
         self.used += amount
         if caller is not None:
             _add(self._by_namespace, caller.namespace, amount)
             _add(self._by_token, caller, amount)
 
-    def give_back(self, caller: Caller | None, amount: int = 1) -> None:
+    def give_back(self, caller: Requester | None, amount: int = 1) -> None:
         """Stop counting `amount`."""
         self.take(caller, -amount)
 
@@ -81,10 +81,10 @@ def _add(counts: Counter[_K], key: _K, amount: int) -> None:
 
 _T = TypeVar("_T")
 
-_caller: ContextVar[Caller | None] = ContextVar("tenure_caller", default=None)
+_caller: ContextVar[Requester | None] = ContextVar("tenure_caller", default=None)
 
 
-def call_for(caller: Caller | None) -> None:
+def call_for(caller: Requester | None) -> None:
     """Set whose calls this request makes from now on; None: no caller's in particular."""
     _caller.set(caller)
 
@@ -114,7 +114,7 @@ class SharedBlocking(Blocking):
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
         self._shares = Shares(threads)
-        self._waiting: dict[Caller | None, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[Requester | None, deque[asyncio.Future[None]]] = {}
 
     async def __call__(self, call: Callable[[], _T]) -> _T:
         """Run the call on a thread once it is its turn."""
@@ -136,7 +136,7 @@ class SharedBlocking(Blocking):
                 loop = asyncio.get_running_loop()
                 turn.running.add_done_callback(lambda _: self._ended(loop, caller))
 
-    async def _wait(self, caller: Caller | None) -> None:
+    async def _wait(self, caller: Requester | None) -> None:
         """Wait for a thread, and take it."""
         if not self._waiting and self._shares.has_room(caller):
             self._shares.take(caller)
@@ -164,16 +164,16 @@ class SharedBlocking(Blocking):
             self._shares.take(caller)
             turn.set_result(None)
 
-    def _leave(self, caller: Caller | None, turn: "asyncio.Future[None]") -> None:
+    def _leave(self, caller: Requester | None, turn: "asyncio.Future[None]") -> None:
         self._waiting[caller].remove(turn)
         if not self._waiting[caller]:
             del self._waiting[caller]
 
-    def _ended(self, loop: asyncio.AbstractEventLoop, caller: Caller | None) -> None:
+    def _ended(self, loop: asyncio.AbstractEventLoop, caller: Requester | None) -> None:
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self._give_back, caller)
 
-    def _give_back(self, caller: Caller | None) -> None:
+    def _give_back(self, caller: Requester | None) -> None:
         self._shares.give_back(caller)
         self._next_turns()
 

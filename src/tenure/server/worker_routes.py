@@ -21,7 +21,7 @@ from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol import LEASE_HEADER, replies, requests
 from tenure.protocol.codec import encode
 from tenure.protocol.translation import to_core, to_wire
-from tenure.server.calls import Call, Handler, Message, ResponseInPieces, answer
+from tenure.server.calls import Handler, Message, ResponseInPieces, ServerCall, answer
 from tenure.server.limits import LARGE_BYTES
 from tenure.server.problems import too_many
 from tenure.server.waiting import Waiter
@@ -37,7 +37,7 @@ _NOT_HERE = Verdict(kind=VerdictKind.REJECTED, cause=Cause.UNKNOWN_JOB)
 class _TokenClaimer:
     """`waiting_claims.Claimer` for the caller of one claim."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ServerCall) -> None:
         self._call = call
 
     async def check_token(self) -> None:
@@ -62,7 +62,7 @@ class _TokenClaimer:
         )
 
 
-async def claim(call: Call) -> Response:
+async def claim(call: ServerCall) -> Response:
     """Ask for work, and wait for it. [H10] [H35]"""
     message = call.message(requests.ClaimMessage)
     call.principal.check_queues(message.queues)
@@ -90,7 +90,7 @@ async def claim(call: Call) -> Response:
         raise
 
 
-async def _encoded(call: Call, found: ClaimAnswer) -> bytes:
+async def _encoded(call: ServerCall, found: ClaimAnswer) -> bytes:
     """The encoded reply. A large one is encoded on a thread."""
     jobs = [grant.job for grant in found.grants]
     if sum(len(job.payload) + len(job.checkpoint or b"") for job in jobs) <= LARGE_BYTES:
@@ -98,7 +98,7 @@ async def _encoded(call: Call, found: ClaimAnswer) -> bytes:
     return await call.services.blocking(lambda: encode(replies.claim_reply(found)))
 
 
-async def _watch(call: Call, waiter: Waiter) -> None:
+async def _watch(call: ServerCall, waiter: Waiter) -> None:
     """Watch for the caller to hang up."""
     while (await call.http.receive())["type"] != "http.disconnect":
         pass
@@ -140,7 +140,7 @@ def _nothing() -> None:
     """Do nothing: the claim was finished before."""
 
 
-async def report_one(call: Call) -> Response:
+async def report_one(call: ServerCall) -> Response:
     """Start, complete, fail or release: one report, one verdict."""
     [verdict] = await _verdicts(call, [call.body])
     if verdict.cause is Cause.UNKNOWN_JOB:
@@ -148,17 +148,19 @@ async def report_one(call: Call) -> Response:
     return answer(to_wire(replies.VerdictReply, verdict))
 
 
-async def heartbeat(call: Call) -> Response:
+async def heartbeat(call: ServerCall) -> Response:
     """Renew leases."""
     return await _batch(call, call.message(requests.HeartbeatsMessage).leases, "leases")
 
 
-async def report(call: Call) -> Response:
+async def report(call: ServerCall) -> Response:
     """A batch of reports, of any kinds. [H42]"""
     return await _batch(call, call.message(requests.ReportsMessage).reports, "reports")
 
 
-async def _batch(call: Call, messages: Sequence[requests.WorkerMessage], within: str) -> Response:
+async def _batch(
+    call: ServerCall, messages: Sequence[requests.WorkerMessage], within: str
+) -> Response:
     verdicts = await _verdicts(call, messages, within)
 
     def reply() -> replies.VerdictsReply:
@@ -169,7 +171,7 @@ async def _batch(call: Call, messages: Sequence[requests.WorkerMessage], within:
 
 
 async def _verdicts(
-    call: Call, messages: Sequence[requests.WorkerMessage], within: str = ""
+    call: ServerCall, messages: Sequence[requests.WorkerMessage], within: str = ""
 ) -> list[Verdict]:
     actor = call.actor
     commands = await call.work(lambda: [requests.worker_command(each, actor) for each in messages])
@@ -197,7 +199,7 @@ async def _verdicts(
     ]
 
 
-async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId]:
+async def hidden_jobs(call: ServerCall, job_ids: Iterable[JobId]) -> dict[JobId, JobId]:
     """The jobs out of the token's queues and kinds, each with a substitute id that no job has, so
     that questions about them are answered as about an unknown job. A lease does not tell its queue
     or kind, so the jobs are looked up, but only for tokens limited to some of them. [H41]"""
@@ -220,7 +222,7 @@ def _decidable(command: _C, hidden: Mapping[JobId, JobId]) -> _C:
 
 
 async def _visible_causes(
-    call: Call, causes: Sequence[tuple[JobId, Cause | None]]
+    call: ServerCall, causes: Sequence[tuple[JobId, Cause | None]]
 ) -> list[Cause | None]:
     """The causes as the caller may see them: an invalid lease of a job in another namespace becomes
     an unknown job. [H21]"""
@@ -235,7 +237,9 @@ async def _visible_causes(
     ]
 
 
-async def _check_known(call: Call, job_id: JobId, lease_id: LeaseId, cause: Cause | None) -> None:
+async def _check_known(
+    call: ServerCall, job_id: JobId, lease_id: LeaseId, cause: Cause | None
+) -> None:
     """Raise `UnknownJob` if the job is unknown to the caller's namespace."""
     if cause is Cause.INVALID_LEASE:
         call.audit.foreign_lease(job_id, lease_id, number=1)
@@ -244,7 +248,7 @@ async def _check_known(call: Call, job_id: JobId, lease_id: LeaseId, cause: Caus
         raise UnknownJob(job_id)
 
 
-async def upload_artifact(call: Call) -> Response:
+async def upload_artifact(call: ServerCall) -> Response:
     """Store an artifact of the attempt. [B7]"""
     lease_id = call.http.headers.get(LEASE_HEADER)
     if lease_id is None:
@@ -264,7 +268,7 @@ async def upload_artifact(call: Call) -> Response:
     return answer(to_wire(replies.StagingReply, staging, verdict=verdict))
 
 
-async def output(call: Call) -> Response:
+async def output(call: ServerCall) -> Response:
     """Store the output of a handler. [B20]"""
     sent = to_core(AttemptOutput, call.message(requests.OutputMessage), actor=call.actor)
     kept = _decidable(sent, await hidden_jobs(call, [sent.job_id]))
@@ -273,7 +277,7 @@ async def output(call: Call) -> Response:
     return answer(replies.KeptReply(verdict=verdict_for(cause), cause=cause))
 
 
-async def parents(call: Call) -> Response:
+async def parents(call: ServerCall) -> Response:
     """Read what the parents of a leased job returned. [FL7]"""
     message = call.message(requests.ParentsMessage)
     hidden = await hidden_jobs(call, [call.job_id])
@@ -285,7 +289,7 @@ async def parents(call: Call) -> Response:
     return answer(to_wire(replies.ParentsReply, page, verdict=verdict_for(page.cause)))
 
 
-async def peek_leases(call: Call) -> Response:
+async def peek_leases(call: ServerCall) -> Response:
     """Say which leases need a heartbeat now. [C2]"""
     sent = call.message(requests.PeekLeasesMessage).leases
     held = [to_core(LeaseRef, each) for each in sent]
@@ -295,7 +299,7 @@ async def peek_leases(call: Call) -> Response:
     return answer(replies.PeekLeasesReply(news=tuple(news)))
 
 
-async def alive(call: Call) -> Response:
+async def alive(call: ServerCall) -> Response:
     """Record that a worker is alive. [B12]"""
     message = call.message(requests.AliveMessage)
     call.principal.check_queues(message.queues)

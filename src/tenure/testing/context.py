@@ -27,7 +27,7 @@ from tenure.core.job import Progress
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import Cancelled, LeaseConflictError
 from tenure.handlers.calls import Call, Enqueued, already_enqueued, already_made, checked_follow_up
-from tenure.handlers.context import Context, Parents, Transaction, TransactionScope, file_of
+from tenure.handlers.context import Context, HandlerTransaction, Parents, TransactionScope, file_of
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
 from tenure.handlers.options import meta_from
@@ -147,7 +147,7 @@ class FakeContext(Context):
         return TransactionScope(lambda: self._within(connection), lambda: self._awithin(connection))
 
     @contextmanager
-    def _within(self, connection: Any) -> Iterator[Transaction]:
+    def _within(self, connection: Any) -> Iterator[HandlerTransaction]:
         transaction = _FakeTransaction()
         with transaction_block(connection):
             yield transaction
@@ -155,7 +155,7 @@ class FakeContext(Context):
         self.completed += transaction.results
 
     @asynccontextmanager
-    async def _awithin(self, connection: Any) -> AsyncIterator[Transaction]:
+    async def _awithin(self, connection: Any) -> AsyncIterator[HandlerTransaction]:
         transaction = _FakeTransaction()
         async with async_transaction_block(connection):
             yield transaction
@@ -167,7 +167,7 @@ class FakeContext(Context):
             raise LeaseConflictError("the attempt has lost its lease")
 
 
-class _FakeTransaction(Transaction):
+class _FakeTransaction(HandlerTransaction):
     def __init__(self) -> None:
         self.results: list[Any] = []
 

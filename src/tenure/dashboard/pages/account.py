@@ -10,7 +10,7 @@ from tenure.dashboard.sessions import NONCE_BYTES, Notice, new_session
 from tenure.dashboard.visits import THEME_COOKIE, THEMES, Page, Visit, cookie_of_port, local_path
 from tenure.errors import InvalidInput
 from tenure.server.handling import in_time
-from tenure.server.problems import Refused, out_of_scope
+from tenure.server.problems import RefusedRequest, out_of_scope
 
 ROLES = (Role.VIEWER, Role.OPERATOR)
 MAX_TOKEN_FIELD = 200
@@ -34,7 +34,7 @@ async def sign_in(visit: Visit) -> Response:
             raise out_of_scope(
                 f"this token is a {token.role}'s: the dashboard is for viewers and operators"
             )
-    except Refused as refused:
+    except RefusedRequest as refused:
         if refused.status >= 500:
             raise
         visit.audit.refused(refused)

@@ -14,7 +14,7 @@ from tenure.dashboard.visits import Page, Visit
 from tenure.errors import InvalidInput
 from tenure.protocol.records import DeadLetterGroupRecord, DeadLetterGroupsReply
 from tenure.protocol.replies import DeadLetterPage, JobPage, ProblemCode
-from tenure.server.problems import Refused
+from tenure.server.problems import RefusedRequest
 
 ROWS = 50
 GROUP_ACTIONS = {each.name: each for each in job.ACTIONS if each.name in ("redrive", "discard")}
@@ -92,7 +92,7 @@ async def confirm_group(visit: Visit) -> Response:
     discarded. The form names them, so that exactly these are meant whatever happens meanwhile."""
     action = GROUP_ACTIONS.get(visit.part("action"))
     if action is None:
-        raise Refused(404, ProblemCode.UNKNOWN_ROUTE, "there is no such action")
+        raise RefusedRequest(404, ProblemCode.UNKNOWN_ROUTE, "there is no such action")
     found = await _group(visit)
     if action.name == "redrive":
         targets, every, remarks = _redrivable(found)
@@ -138,7 +138,7 @@ async def _group(visit: Visit) -> DeadLetterGroupRecord:
         "dead-letter-groups", DeadLetterGroupsReply, query={"key": visit.part("key")}
     )
     if not found.groups:
-        raise Refused(
+        raise RefusedRequest(
             404,
             ProblemCode.UNKNOWN_ROUTE,
             "this group has no dead letters any more",

@@ -77,7 +77,7 @@ class DepthQuestion(msgspec.Struct, frozen=True, kw_only=True):
     troubles: Sequence[str] = tuple(TROUBLES)
 
 
-class Depths(msgspec.Struct):
+class DepthCounts(msgspec.Struct):
     """How many jobs of each queue and kind there are, by field of `Depth`, and since when the
     oldest ready job of a queue is ready."""
 
@@ -94,11 +94,11 @@ class SqlDepths(Part):
 
     def read(
         self, tx: Transaction, questions: Sequence[DepthQuestion], now: Instant
-    ) -> list[Depths]:
+    ) -> list[DepthCounts]:
         """The answers to these questions, in two round trips. [L18]"""
         asked = [self._queries(each, now) for each in questions]
         answers = iter(tx.fetch(*[query for queries in asked for query in queries]))
-        found = [Depths() for _ in questions]
+        found = [DepthCounts() for _ in questions]
         silent: list[tuple[Counter[str], Query]] = []
         for depths, question, queries in zip(found, questions, asked, strict=True):
             leased = _add(depths, question, [next(answers) for _ in queries], now)
@@ -140,7 +140,7 @@ class SqlDepths(Part):
 
     def _about_silent(
         self,
-        depths: Depths,
+        depths: DepthCounts,
         question: DepthQuestion,
         leased: Mapping[QueueName, Sequence[Row]],
         now: Instant,
@@ -234,7 +234,7 @@ class SqlDepths(Part):
 
 
 def _add(
-    depths: Depths, question: DepthQuestion, answers: Sequence[Sequence[Row]], now: Instant
+    depths: DepthCounts, question: DepthQuestion, answers: Sequence[Sequence[Row]], now: Instant
 ) -> dict[QueueName, Sequence[Row]]:
     """Add what was counted. Returns the leases of each queue, by kind and policy."""
     ready, delayed, oldest_ready, oldest_delayed, *others = answers
@@ -271,7 +271,9 @@ def first_of(oldest: Sequence[Row], queue: QueueName) -> int | None:
     return next((at for name, at in oldest if name == queue), None)
 
 
-def _measure(namespace: Namespace, queue: QueueName, depths: Depths, most: int) -> QueueMeasure:
+def _measure(
+    namespace: Namespace, queue: QueueName, depths: DepthCounts, most: int
+) -> QueueMeasure:
     found: Counter[str] = Counter()
     for (name, _), counts in depths.counts.items():
         if name == queue:

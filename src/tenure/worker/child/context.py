@@ -38,7 +38,7 @@ from tenure.handlers.calls import (
     already_made,
     checked_follow_up,
 )
-from tenure.handlers.context import Context, Parents, Transaction, TransactionScope, file_of
+from tenure.handlers.context import Context, HandlerTransaction, Parents, TransactionScope, file_of
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import Handler
@@ -201,7 +201,9 @@ class AttemptContext(Context):
     # --- its transaction: the application's coordinator decides, on the handler's connection ---
 
     @contextmanager
-    def _transact(self, transactions: Transactions, connection: Any) -> Iterator[Transaction]:
+    def _transact(
+        self, transactions: Transactions, connection: Any
+    ) -> Iterator[HandlerTransaction]:
         authority = self._asks.authority()
         with self._in_transaction() as transaction, transactions.transaction_on(connection) as end:
             yield transaction
@@ -211,7 +213,7 @@ class AttemptContext(Context):
     @asynccontextmanager
     async def _atransact(
         self, transactions: Transactions, connection: Any
-    ) -> AsyncIterator[Transaction]:
+    ) -> AsyncIterator[HandlerTransaction]:
         authority = await asyncio.to_thread(self._asks.authority)
         with self._in_transaction() as transaction:
             async with transactions.atransaction_on(connection) as end:
@@ -300,7 +302,7 @@ class AttemptContext(Context):
                 self._on_stop()
 
 
-class AttemptTransaction(Transaction):
+class AttemptTransaction(HandlerTransaction):
     """Takes the result, which the end of the block commits."""
 
     def __init__(self, encode: Callable[[Any], bytes]) -> None:

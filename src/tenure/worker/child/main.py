@@ -61,7 +61,7 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class Lane(ABC):
+class ChildLane(ABC):
     """How a child runs its attempts."""
 
     transactions: Transactions | None = None  # the application's, if it has any
@@ -147,7 +147,7 @@ class Lane(ABC):
         self.channel.send(*ends)
 
 
-class ProcessLane(Lane):
+class ProcessLane(ChildLane):
     """One attempt at a time, in the main thread.
 
     Between two attempts the main thread reads itself: to wake another thread for each job costs
@@ -239,7 +239,7 @@ class ProcessLane(Lane):
                 self._inbox.put(execution)
 
 
-class ThreadLane(Lane):
+class ThreadLane(ChildLane):
     """Many attempts, a thread each. A thread cannot be killed; the process can."""
 
     def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
@@ -274,7 +274,7 @@ class ThreadLane(Lane):
         self._retiring.set()
 
 
-class AsyncLane(Lane):
+class AsyncLane(ChildLane):
     """Many coroutines in one loop. Leases do not depend on the loop: the supervisor keeps them."""
 
     def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
@@ -404,7 +404,7 @@ class RoutedStream(io.TextIOBase):
         return getattr(self._real, name)
 
 
-_LANES: dict[Isolation, type[Lane]] = {
+_LANES: dict[Isolation, type[ChildLane]] = {
     Isolation.PROCESS: ProcessLane,
     Isolation.THREAD: ThreadLane,
     Isolation.ASYNC: AsyncLane,
