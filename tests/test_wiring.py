@@ -73,7 +73,7 @@ def test_a_wait_that_is_over_says_that_no_worker_takes_the_job(
 
     told = "no worker is alive that takes kind two from queue default"
     assert caught.value.reason == told
-    assert f"is still queued after 0.001 s: {told}; the job itself goes on" in str(caught.value)
+    assert f"is still queued after 0.001 s: {told}; the job itself continues" in str(caught.value)
 
 
 def test_a_project_without_settings_leaves_the_defaults(

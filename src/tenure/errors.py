@@ -225,14 +225,14 @@ class NotSupported(StoreError):
 
 
 class UnreadableRow(StoreError):
-    """A row holds a value that this version cannot read; `job_id` says which."""
+    """A row has a value that this version cannot read; `job_id` is its job."""
 
     code = "unreadable_row"
 
     def __init__(self, job_id: str, problem: str) -> None:
         super().__init__(
             f"job {job_id} cannot be read: {problem}",
-            hint="upgrade this process if a newer version of Tenure wrote it; if somebody did it by"
+            hint="upgrade this process if a newer version of Tenure wrote it; if it was written by"
             " hand, run `tenure verify`",
         )
         self.job_id = job_id
@@ -348,7 +348,7 @@ class WaitTimeout(TenureError, TimeoutError):
         why = f": {reason}" if reason else ""
         super().__init__(
             f"job {job_id} is still {status} after {waited_s:g} s{why}",
-            hint="the job itself goes on",
+            hint="the job itself continues",
         )
         self.job_id = job_id
         self.status = status

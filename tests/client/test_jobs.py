@@ -123,7 +123,7 @@ def test_a_wait_is_over_even_if_nobody_can_say_why(
 
     monkeypatch.setattr(scene.world.coordinator, "why_waiting", fail)
 
-    with pytest.raises(WaitTimeout, match="still queued after 5 s; the job itself goes on"):
+    with pytest.raises(WaitTimeout, match="still queued after 5 s; the job itself continues"):
         job.wait(timeout="5s")
 
 

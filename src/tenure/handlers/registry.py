@@ -249,7 +249,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
         """The keyword arguments of a call, each checked against its type hint."""
         types = self.signature.types
         if payload == b"null" and not any(map(_is_required, types.parameters.values())):
-            return {}  # no payload at all, as of `tenure enqueue KIND`
+            return {}  # no payload at all, such as that of `tenure enqueue KIND`
         arguments = decode(payload, types.arguments)
         given = {name: getattr(arguments, name) for name in types.parameters}
         return {name: value for name, value in given.items() if value is not msgspec.UNSET}

@@ -98,12 +98,12 @@ def serve(
     _allow_files(options.settings.max_connections + SPARE_FILES)
     listening = listen(options)
     warn_without_tls(options)
-    noted = security or SecurityLog()
+    security = security or SecurityLog()
     try:
-        asyncio.run(_serve(coordinator, options, listening, announce, metrics, noted, pages))
+        asyncio.run(_serve(coordinator, options, listening, announce, metrics, security, pages))
     finally:
         listening.close()
-        noted.close()
+        security.close()
 
 
 async def _serve(

@@ -254,7 +254,7 @@ class SqlJobs(Part, StoredJobs, ABC):
     def keep_observations(
         self, tx: Transaction, observations: Sequence[Observation]
     ) -> list[Observation]:
-        noted: list[Observation] = []
+        written: list[Observation] = []
         for seen in sorted(observations, key=lambda each: each.job_id):
             # Locked, so that a purge cannot leave an observation without its job.
             tx.fetch(self._query("hold_job", job_id=seen.job_id))
@@ -270,10 +270,10 @@ class SqlJobs(Part, StoredJobs, ABC):
             for _ in range(MAX_OBSERVATION_TRIES):
                 [kept] = tx.fetch(self._query("keep_observation", **(facts | where)))
                 if kept:
-                    noted.append(seen)
+                    written.append(seen)
                 if kept or not tx.fetch(self._query("observation_room", **where))[0]:
                     break
-        return noted
+        return written
 
     # --- dedupe keys ---------------------------------------------------------------------------
 
