@@ -355,7 +355,7 @@ def test_the_default_file_is_named_when_it_is_made(
     assert said == [f"no URL is set, so jobs go to a new file: sqlite:///{tmp_path / 'tenure.db'}"]
 
 
-@spec("K6")
+@spec("K16")
 def test_the_environment_says_how_long_a_call_waits_for_its_store() -> None:
     assert store_timeout_from_environment({}) == 10.0
     assert store_timeout_from_environment({"TENURE_STORE_TIMEOUT": "500ms"}) == 0.5

@@ -1,4 +1,4 @@
-"""How long one call may wait for its store, whatever is retried inside it. [K6]
+"""How long one call may wait for its store, whatever is retried inside it. [K16]
 
 A deadline belongs to the thread or task that makes the call. The store reads it where it waits, so
 no function in between has to pass it on. Without a deadline, the store's own time-out counts from

@@ -158,7 +158,7 @@ def _quota(environment: Mapping[str, str], variable: str, by_default: int | None
 
 
 def store_timeout_from_environment(environment: Mapping[str, str] = os.environ) -> float:
-    """How long a call waits for its store, in seconds: `TENURE_STORE_TIMEOUT`, as in `10s`. [K6]"""
+    """Seconds that a call waits for its store: `TENURE_STORE_TIMEOUT`, as in `10s`. [K16]"""
     text = environment.get(STORE_TIMEOUT_VARIABLE)
     if not text:
         return CALL_TIMEOUT_S

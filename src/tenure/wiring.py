@@ -61,7 +61,7 @@ def open_store(
     timeout_s: float | None = None,
 ) -> Store:
     """The store a URL names; see `StoreOptions`. A call waits for `timeout_s` at most, else for as
-    long as the environment sets. [K6]"""
+    long as the environment sets. [K16]"""
     if is_server(url):
         raise not_through_a_server()
     if url == WITHHELD_URL:

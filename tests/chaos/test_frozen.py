@@ -61,7 +61,7 @@ def thaw(process: "subprocess.Popen[bytes]") -> int:
     return int(made)
 
 
-@spec("K6", "Z4")
+@spec("K16", "Z4")
 def test_a_process_that_is_frozen_inside_a_claim_keeps_a_limit_for_two_seconds(
     coordinator: Coordinator, postgres_url: str
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_process_that_is_frozen_inside_a_claim_keeps_a_limit_for_two_seconds(
     assert len({job.lease_id for job in store.views.jobs(_all()).jobs} - {None}) == 2
 
 
-@spec("K6", "SC2")
+@spec("K16", "SC2")
 def test_another_process_fires_a_schedule_whose_firer_is_frozen(
     coordinator: Coordinator, postgres_url: str
 ) -> None:

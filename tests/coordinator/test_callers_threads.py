@@ -131,7 +131,7 @@ def test_commands_about_one_job_in_one_call_are_answered_in_order(scene: Scene) 
     assert [isinstance(answer, Reply) and answer.is_ok for answer in answers] == [True, True]
 
 
-@spec("K6")
+@spec("K16")
 def test_a_caller_that_comes_while_another_ones_store_hangs_is_answered_in_time(
     scene: Scene,
 ) -> None:

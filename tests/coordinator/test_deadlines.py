@@ -1,5 +1,5 @@
 """One deadline per call: every caller is answered by then. The store keeps it where it waits, and
-the coordinator carries out no call whose deadline has passed. [K6]"""
+the coordinator carries out no call whose deadline has passed. [K16]"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ def is_there(world: World, job_id: JobId) -> bool:
     return job_id in world.store.jobs.load([job_id]).jobs
 
 
-@spec("K6")
+@spec("K16")
 def test_a_call_whose_store_hangs_is_answered_in_time_and_never_carried_out(
     hanging: Callable[[str], tuple[World, HangingStore]],
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_call_whose_store_hangs_is_answered_in_time_and_never_carried_out(
     assert not is_there(world, command.job_id)
 
 
-@spec("K6")
+@spec("K16")
 def test_a_call_behind_one_that_hangs_is_answered_in_time_and_never_carried_out(
     hanging: Callable[[str], tuple[World, HangingStore]],
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_call_behind_one_that_hangs_is_answered_in_time_and_never_carried_out(
     assert not any(is_there(world, command.job_id) for command in commands)
 
 
-@spec("K6")
+@spec("K16")
 def test_a_call_that_may_wait_longer_is_not_in_the_batch_of_one_that_may_not() -> None:
     store, was_asked, may_continue = MemoryStore(), Event(), Event()
     left_s: list[float] = []
@@ -145,7 +145,7 @@ def test_a_call_that_may_wait_longer_is_not_in_the_batch_of_one_that_may_not() -
     assert [round(each, -1) for each in left_s] == [30, 10, 30]
 
 
-@spec("K6")
+@spec("K16")
 def test_a_claim_that_may_wait_longer_is_not_in_the_batch_of_one_that_may_not() -> None:
     store, was_asked, may_continue = MemoryStore(), Event(), Event()
     left_s: list[float] = []
@@ -173,7 +173,7 @@ def test_a_claim_that_may_wait_longer_is_not_in_the_batch_of_one_that_may_not() 
     assert [round(each, -1) for each in left_s] == [30, 10, 30]
 
 
-@spec("K6")
+@spec("K16")
 def test_a_claim_that_hangs_is_granted_nothing_afterwards(
     hanging: Callable[[str], tuple[World, HangingStore]],
 ) -> None:
@@ -189,7 +189,7 @@ def test_a_claim_that_hangs_is_granted_nothing_afterwards(
     assert [grant.job_id for grant in world.claim("w2")] == [job.id]
 
 
-@spec("K6")
+@spec("K16")
 def test_all_callers_of_a_locked_file_are_answered_in_time(tmp_path: Path) -> None:
     path = tmp_path / "tenure.db"
     with (
@@ -210,7 +210,7 @@ def test_all_callers_of_a_locked_file_are_answered_in_time(tmp_path: Path) -> No
     assert waited_s < 2.5  # before: ten seconds for the first, and again for each of the others
 
 
-@spec("K6")
+@spec("K16")
 def test_a_write_that_was_given_up_before_it_began_never_happens(tmp_path: Path) -> None:
     path = tmp_path / "tenure.db"
     with closing(SqliteStore(path, timeout_s=0.2)) as store:

@@ -74,7 +74,7 @@ def hold_key(url: str, connection: "psycopg.Connection[Any]") -> str:
         return app.enqueue(KIND, {}, queue=QUEUE, key="K", connection=connection).id
 
 
-@spec("K6")
+@spec("K16")
 def test_a_held_key_delays_only_callers_that_need_it(
     make_world: Callable[[float], World], postgres_url: str
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_held_key_delays_only_callers_that_need_it(
     }
 
 
-@spec("K6")
+@spec("K16")
 def test_a_locked_job_delays_only_reports_about_it(
     make_world: Callable[[float], World], postgres_url: str
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_locked_job_delays_only_reports_about_it(
     assert all(isinstance(call.result(LATEST_S)[0], Verdict) for call in calls)
 
 
-@spec("K6")
+@spec("K16")
 def test_callers_that_need_a_held_key_are_answered_in_time(
     make_world: Callable[[float], World], postgres_url: str
 ) -> None:

@@ -44,7 +44,7 @@ def hang(stage: Stage) -> Iterator[Any]:
     over.set()
 
 
-@spec("H31", "K6")
+@spec("H31", "K16")
 @pytest.mark.parametrize(
     ("method", "code", "nothing_changed"),
     [("jobs.load", "store_unavailable", True), ("jobs.save", "outcome_unknown", False)],
@@ -65,7 +65,7 @@ def test_a_command_is_answered_with_503_in_time(
     assert time.monotonic() - began < LATEST_S
 
 
-@spec("H31", "K6")
+@spec("H31", "K16")
 def test_reads_that_wait_for_a_thread_are_answered_in_time_as_well(stage: Stage, hang: Any) -> None:
     job_id, token = stage.enqueue(), stage.of(Role.OPERATOR)
     hang("jobs.read")

@@ -207,7 +207,7 @@ def test_slow_lists_end_soon_and_delay_nothing_on_postgres(postgres_url: str) ->
     assert took_s < 15.0  # none slept for long
 
 
-@spec("B24", "K6")
+@spec("B24", "K16")
 def test_a_slow_list_ends_in_time_on_sqlite(tmp_path: Path) -> None:
     endless = Query(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n", ()

@@ -68,7 +68,7 @@ def test_the_outcome_of_an_unanswered_commit_is_unknown(store: PostgresStore) ->
     assert found in (set(), set(ids))  # it had been sent: all of it, or none
 
 
-@spec("K6")
+@spec("K16")
 def test_whatever_is_retried_the_call_ends_in_time(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +84,7 @@ def test_whatever_is_retried_the_call_ends_in_time(
     assert 1.0 <= time.monotonic() - began < 5.0
 
 
-@spec("K6")
+@spec("K16")
 def test_a_frozen_server_is_given_up_by_many_callers_at_the_same_time(
     cluster: PostgresCluster,
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_frozen_server_is_given_up_by_many_callers_at_the_same_time(
     assert recovered > 0
 
 
-@spec("K6")
+@spec("K16")
 def test_calls_that_wait_behind_those_to_a_frozen_server_are_answered_in_time(
     cluster: PostgresCluster,
 ) -> None:
@@ -138,7 +138,7 @@ def _new_job(number: int) -> Enqueue:
     )
 
 
-@spec("K6")
+@spec("K16")
 def test_a_commit_that_waits_for_an_absent_standby_has_an_unknown_outcome(
     cluster: PostgresCluster,
 ) -> None:

@@ -569,7 +569,7 @@ def test_a_signal_handler_that_closes_does_not_wait_for_the_write_it_interrupts(
             writer.run(_name_of_thread)
 
 
-@spec("K6")
+@spec("K16")
 def test_a_statement_ends_at_the_deadline_of_its_caller_and_changes_nothing(
     sqlite_store: SqliteStore,
 ) -> None:
@@ -587,7 +587,7 @@ def test_a_statement_ends_at_the_deadline_of_its_caller_and_changes_nothing(
     assert sqlite_store.raise_epoch() == before + 1
 
 
-@spec("K6", "K15")
+@spec("K16", "K15")
 def test_only_the_caller_whose_own_flush_hangs_waits_longer_than_its_deadline(
     sqlite_path: Path,
 ) -> None:

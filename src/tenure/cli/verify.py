@@ -26,7 +26,7 @@ from tenure.verify.run import DEFAULT_LIMIT, WITHOUT_ACKS, WITHOUT_METRICS
 from tenure.wiring import open_store
 
 PAGE_WITHIN_S = 600.0
-"""For one page of jobs with their histories. Only the user of this command waits for it. [K6]"""
+"""For one page of jobs with their histories. Only the user of this command waits for it. [K16]"""
 
 _COLOURS = {
     RuleState.HOLDS: "green",

@@ -36,7 +36,7 @@ KEEP_OUTAGES = Duration(7 * DAY)
 
 INTERVAL = seconds(30)
 RUN_WITHIN_S = 120.0
-"""No caller waits for it, so it may take longer than a call. [K6]"""
+"""No caller waits for it, so it may take longer than a call. [K16]"""
 
 PRUNINGS = 100
 """Renewals are searched at most this often in the time for which they are kept: a search reads a

@@ -191,12 +191,12 @@ class _Claim:
 
 def _may_share(one: _Commands | _Claim, other: _Commands | _Claim) -> bool:
     """Whether the deadlines of two calls allow one batch: it has the earliest deadline of its
-    calls, so that calls which may wait longer are not in it. [K6]"""
+    calls, so that calls which may wait longer are not in it. [K16]"""
     return abs(one.deadline.until_s - other.deadline.until_s) <= DEADLINES_APART_S
 
 
 def _earliest(calls: Sequence[_Commands | _Claim]) -> Deadline:
-    """The deadline of a batch: none of its callers waits longer than its own. [K6]"""
+    """The deadline of a batch: none of its callers waits longer than its own. [K16]"""
     if len(calls) == 1:
         return calls[0].deadline
     return Deadline(min(call.deadline.until_s for call in calls))
@@ -218,7 +218,7 @@ class Coordinator:
         outages: OutageWatch | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
-        """Every call is answered within `timeout_s`. [K6]"""
+        """Every call is answered within `timeout_s`. [K16]"""
         self.outages = outages or OutageWatch(monotonic)
         self.store = store
         self.sweep_overdue: SweepOverdue = no_sweeper
@@ -279,7 +279,7 @@ class Coordinator:
     def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
         """Submit and wait. If nothing else is under way, the caller's own thread runs the batch: to
         hand it to another thread and back took as long as to decide it. The store keeps the call's
-        deadline, as it does when it is read. [K6]"""
+        deadline, as it does when it is read. [K16]"""
         call = self._checked(commands)
         runs_here = is_done = False
         try:
@@ -530,7 +530,7 @@ class Coordinator:
 
     def _may_start(self, call: _Commands | _Claim) -> bool:
         """Whether the caller still waits; then it cannot cancel from now on. A call whose deadline
-        has passed while it waited for a batch is answered here, and never carried out. [K6]"""
+        has passed while it waited for a batch is answered here, and never carried out. [K16]"""
         future = call.future
         assert future is not None  # only calls that another thread decides are gathered
         if not (future.running() or future.set_running_or_notify_cancel()):

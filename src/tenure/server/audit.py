@@ -99,7 +99,7 @@ class RequestAudit:
             self._note_action(status=status)
 
     def outcome_unknown(self) -> None:
-        """It is not known whether the request was carried out. [K6]"""
+        """It is not known whether the request was carried out. [K16]"""
         if self._is_action:
             self._note_action(outcome="unknown")
 

@@ -33,7 +33,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `migrate`: bring its schema up to date first. Without `create` a store that does not exist is an
     error. `accept_restored`: also open a database that was restored from a backup. [A12] A call
-    waits for `timeout_s` at most. [K6]
+    waits for `timeout_s` at most. [K16]
     """
 
     migrate: bool = False

@@ -352,7 +352,7 @@ class PostgresDatabase(PostgresDialect):
         listing: bool = False,
         prepares: bool = True,
     ) -> _T:
-        """Run work in a transaction, and again before its deadline if nothing was written. [K6]"""
+        """Run work in a transaction, and again before its deadline if nothing was written. [K16]"""
         pool = self.listing_pool if listing else self.pool
         until, tries = deadline(self._timeout_s * (LISTING_SHARE if listing else 1)), 0
         while True:

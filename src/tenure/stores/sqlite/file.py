@@ -174,7 +174,7 @@ def connect(
 
 
 def limit_statements(connection: sqlite3.Connection, until: Deadline) -> None:
-    """End statements at a deadline: SQLite itself has no time-out for them. [K6]
+    """End statements at a deadline: SQLite itself has no time-out for them. [K16]
 
     The check has no line of Python: signal handlers would run in it, and SQLite loses what they
     raise, such as `KeyboardInterrupt`.

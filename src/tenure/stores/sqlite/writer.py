@@ -7,8 +7,8 @@ work that arrives during a commit shares the next one. Work must be repeatable: 
 group fails, the group is rolled back and each piece runs alone.
 
 No caller waits for the file's lock, for other work or for a statement longer than its deadline.
-[K6] Work that has not started by then is withdrawn and never runs. Only the flush of a caller's own
-commit has no limit: no thread can be called back from it. [K15]
+[K16] Work that has not started by then is withdrawn and never runs. Only the flush of a caller's
+own commit has no limit: no thread can be called back from it. [K15]
 """
 
 import os
