@@ -43,15 +43,15 @@ class RemoteSite(Site):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("TENURE_")}
         return kept | {"TENURE_URL": address, "TENURE_TOKEN": token}
 
-    def work(self, name: str, address: str, application: str = APP) -> None:
-        """A worker of a server."""
+    def work(self, name: str, address: str, application: str = APP, **settings: str) -> None:
+        """A worker of a server. `settings` are variables of its environment."""
         given = ["worker", application, "--name", name, "-c", "2", "-v"]
         self.logs[name] = self.directory / f"{name}.log"
         with self.logs[name].open("wb") as log:
             self.workers[name] = subprocess.Popen(
                 [*TENURE, *given],
                 cwd=ROOT,
-                env=self.environment(address, self.worker_token),
+                env=self.environment(address, self.worker_token) | settings,
                 stderr=log,
             )
 

@@ -195,7 +195,7 @@ def test_a_worker_whose_signs_of_life_get_lost_works_nevertheless(
     site: RemoteSite,
 ) -> None:
     proxy = SwallowingProxy(site.serve().port, lambda _, name: name.endswith("/alive"))
-    site.work("worker", proxy.url)
+    site.work("worker", proxy.url, TENURE_RETRY_FOR="2s")
     job_id = site.enqueue("add", one=1, two=2)
 
     assert site.until_ended(job_id).result == b"3"
